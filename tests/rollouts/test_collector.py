@@ -14,9 +14,10 @@ from multiverse.core.policy import Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import DiscreteHead
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.rollouts.collector import Collected, Collector, rollout_fields
-from multiverse.rollouts.episodes import ActionLog
+from multiverse.rollouts.collector import Collector
+from multiverse.rollouts.episodes import ActionLog, Collected
 from multiverse.rollouts.rollout import Rollout, RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import ALL, Configuration, make_with_fields, over
 from tests.envs import Walk
 from tests.rollouts.envs import Unlucky

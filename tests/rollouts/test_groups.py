@@ -9,8 +9,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.policy import Memory, Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import make_with_fields
 from tests.multi_agent.envs import FARMERS, GUARDS, Circle, Village
 

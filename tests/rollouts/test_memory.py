@@ -10,8 +10,9 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
 from multiverse.core.policy import Memory, Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
 
@@ -89,10 +90,10 @@ def test_what_is_remembered_comes_back() -> None:
             collector.begin()
             collector.collect([Counting()], np.random.default_rng(1))
             if told:
-                known = collector.remembered()
+                known = collector.memory()
                 collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
                 collector.begin()
-                collector.remember(known)
+                collector.load_memory(known)
             collector.collect([Counting()], np.random.default_rng(1))
             rollout = collector.rollouts[0]
             found.append([rollout.actions, *rollout.memory.values(), *rollout.last_memory.values()])

@@ -12,8 +12,9 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
 from multiverse.core.policy import Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import Configuration, make_with_fields
 from tests.rollouts.envs import Uneven
 from tests.rollouts.test_collector import config, policy_for  # noqa: F401

@@ -304,7 +304,7 @@ class Watches(mv.Hook):
         rollout = trainer.session.rollouts[0]
         names = ("valid", "acting", "acting_next", "terminated", "truncated")
         self.seen.append({name: getattr(rollout, name).copy() for name in names})
-        self.seen[-1]["played"] = [rows.copy() for rows in trainer.session._collector._played]
+        self.seen[-1]["played"] = [rows.copy() for rows in trainer.session._collector._arrays.matches]
 
 
 @pytest.mark.fault("B4")

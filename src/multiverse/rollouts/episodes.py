@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,22 @@ class Episode:
     by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is the learners' mean then
     opponent: int | None = None  # the past version that played the other side
     version: int | None = None  # of the policy that acted where it ended
+
+
+@dataclass(slots=True)
+class Collected:
+    """Episodes, losses and times of one collected rollout."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    lost_steps: int = 0
+    act_s: float = 0.0
+    step_s: float = 0.0
+
+    @classmethod
+    def since(cls, began_at: float, episodes: list[Episode], lost_steps: int, act_s: float, step_s: float) -> Collected:
+        """Divide the time since then in proportion to the workers' times, which overlap."""
+        share, took_s = act_s / (act_s + step_s) if act_s else 0.0, perf_counter() - began_at
+        return cls(episodes, lost_steps, took_s * share, took_s * (1 - share))
 
 
 class RecentEpisodes:

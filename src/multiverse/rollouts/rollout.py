@@ -81,8 +81,8 @@ class Rollout:
         steps, slots = np.nonzero(self.terminated | self.truncated)
         return steps, slots, {path: rows[steps, slots] for path, rows in self.finals.items()}
 
-    def some(self, slots: slice) -> Rollout:
-        """A copy of the rows of these slots, which are those of whole envs."""
+    def copy_of(self, slots: slice) -> Rollout:
+        """Copy of these slots, which are all slots of some envs."""
         envs = slice(slots.start // self.agents, slots.stop // self.agents)
 
         def copied(name: str, rows: Sequence[Array]) -> Array:

@@ -20,8 +20,8 @@ from multiverse.core.views import Array
 from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy
 
 Choice = Literal["uniform", "recent"]
-NOBODY = -1
-"""In the place of a version: all sides are the present policies'."""
+CURRENT_POLICY = -1
+"""Version that stands for the current policies: they play all sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Opponents:
     sides: int
 
     def draw(self, env_id: int, episode: int) -> tuple[int, int]:
-        """(the version that the present policies play against, or NOBODY; the side that is theirs)."""
+        """(past version that the current policies play against, or `CURRENT_POLICY`; their own side)."""
         rng = np.random.default_rng((self.seed, 4, env_id, episode))
         against, which = rng.random(2)
         side = (env_id + episode) % self.sides
         if not self.versions or against >= self.share:
-            return NOBODY, side
+            return CURRENT_POLICY, side
         count = len(self.versions)
         # recent: the n-th is n times as likely as the oldest.
         weights = np.arange(1, count + 1) if self.choice == "recent" else np.ones(count)
@@ -49,12 +49,12 @@ class Opponents:
         return self.versions[min(number, count - 1)], side
 
 
-def who_plays(versions: Array, sides: Array, agents: int, group: int, groups: int) -> Array:
-    """[envs] of each → [slots] the version that plays, NOBODY for the present policy."""
+def versions_by_slot(versions: Array, sides: Array, agents: int, group: int, groups: int) -> Array:
+    """[envs] of each → [slots] version that acts for each slot of this group."""
     if groups > 1:
-        return np.repeat(np.where(sides == group, NOBODY, versions), agents)
+        return np.repeat(np.where(sides == group, CURRENT_POLICY, versions), agents)
     ours = np.arange(agents) == sides[:, None]
-    return np.asarray(np.where(ours, NOBODY, versions[:, None])).reshape(-1)
+    return np.asarray(np.where(ours, CURRENT_POLICY, versions[:, None])).reshape(-1)
 
 
 class Pool:

@@ -28,7 +28,7 @@ from multiverse.policies.features import Features
 from multiverse.policies.heads import action_of
 from multiverse.policies.leaves import dtype_of, leaf_of, shape_of
 from multiverse.rollouts.rollout import Rollout, RolloutShape, private_fields
-from multiverse.rollouts.rows import answer_of, take
+from multiverse.rollouts.rows import checked_answer, write_actions
 from multiverse.vector.batches import StepBatch
 from multiverse.vector.single import VectorEnv
 
@@ -272,9 +272,9 @@ class _Play:
         shown = Seen(seen, t == 0, self._features.open_actions(seen), self._did[columns], self._got[columns])
         rows: dict[FieldName, Any] = {("observations", *path): one for path, one in seen.items()}
         rows |= {("memory", name): kept.copy() for name, kept in memory.items()}  # act() may change them
-        chosen, after = answer_of(self._policy.act(shown, self._noise_of(columns, t), memory), memory)
+        chosen, after = checked_answer(self._policy.act(shown, self._noise_of(columns, t), memory), memory)
         taken = np.empty((len(ids), *self._did.shape[1:]), self._did.dtype)
-        take(chosen, taken)
+        write_actions(chosen, taken)
         self._did[columns] = taken
         for name, kept in after.items():
             self._memory[name][columns] = kept

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from multiverse.core.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
-from multiverse.rollouts.asynchronous import Account, AsynchronousCollector
-from multiverse.rollouts.collector import Collected, Collector, collected_in_workers, rollout_fields
-from multiverse.rollouts.episodes import RecentEpisodes
+from multiverse.rollouts.asynchronous import Account, AsynchronousCollection
+from multiverse.rollouts.collector import Collector, NewStrategy
+from multiverse.rollouts.episodes import Collected, RecentEpisodes
+from multiverse.rollouts.lock_step import LockStep
 from multiverse.rollouts.rollout import Rollout
+from multiverse.rollouts.rollout_arrays import collected_in_workers, rollout_fields
 from multiverse.rollouts.self_play import Pool
 from multiverse.training.algorithm_maker import AlgorithmMaker
 from multiverse.training.config.build import build
@@ -66,7 +69,7 @@ class Session:
         evaluations, unless the config names it."""
         self._config, self._env = config, env
         self._sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
-        self._asynchronous: AsynchronousCollector | None = None
+        self._asynchronous: AsynchronousCollection | None = None
         self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
         self.evaluation_tasks, self.masks = evaluation_tasks(config), masks
@@ -134,16 +137,22 @@ class Session:
     def _collect_from_envs(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
-        how, config = (self.envs, self._shapes, path, self._reset_plan), self._config
-        self._collector: Collector = Collector(*how, self._pool is not None)
+        config = self._config
+        strategy: NewStrategy = LockStep
         if config.asynchronous:
             discards = config.full_queue == "discard"
             if config.full_queue == "auto":
                 discards = self.envs.plan.workers < usable_cores()
-            self._asynchronous = AsynchronousCollector(*how, config.queue_size, config.max_lag, discards)
-            self._collector = self._asynchronous
+            strategy = partial(
+                AsynchronousCollection, queue_size=config.queue_size, max_lag=config.max_lag, discards=discards
+            )
             for learner in self.learners:
                 learner.max_lag = config.max_lag  # type: ignore[attr-defined]
+        self._collector = Collector(
+            self.envs, self._shapes, path, self._reset_plan, self_play=self._pool is not None, strategy=strategy
+        )
+        if isinstance(self._collector.strategy, AsynchronousCollection):
+            self._asynchronous = self._collector.strategy
 
     @property
     def _capabilities(self) -> list[type[Capabilities]]:
@@ -227,7 +236,7 @@ class Session:
     @property
     def rollouts(self) -> list[Rollout]:
         """What was collected last, by group."""
-        return list(self._collector.full)
+        return list(self._collector.rollouts)
 
     @property
     def env_steps(self) -> int:
