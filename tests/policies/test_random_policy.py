@@ -11,7 +11,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.core.policy import Seen
 from multiverse.policies.heads import action_of
-from multiverse.policies.random_policy import RandomPolicy
+from multiverse.policies.simple_policies import RandomPolicy
 
 
 def drawn(space: spaces.Space[Any], masks: Any = None, rows: int = 2000) -> tuple[Any, Any]:
@@ -52,7 +52,7 @@ def test_what_is_not_open_is_never_chosen() -> None:
 
 
 def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(mv.InvalidRequest, match="random actions need bounds on every side"):
+    with pytest.raises(mv.InvalidRequest, match="random actions need finite bounds"):
         RandomPolicy(spaces.Box(-np.inf, np.inf, (2,)))
     with pytest.raises(mv.InvalidRequest, match="no most likely action"):
         RandomPolicy(spaces.Discrete(2)).act(Seen({}, np.zeros(1, np.bool_)), None, {})

@@ -73,7 +73,7 @@ def collected(kind: Any, executor: Any, where: str, rollouts: int = 3) -> tuple[
     with make_with_fields(kind, ENVS, executor, autoreset="same_step", reset_plan=plan, **options) as envs:
         groups = envs.views.layout.groups
         collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
-        collector.keeps_actions = False
+        collector.actions.enabled = False
         envs.reset()
         collector.begin()
         policies, rng, found, episodes = [Watching(group.masks) for group in groups], np.random.default_rng(5), [], []
@@ -153,7 +153,7 @@ def test_who_has_not_acted_in_a_rollouts_last_row_is_shown_its_own_last_action_i
                      autoreset="same_step", reset_plan=mv.DerivedSeeds(7)) as envs:  # fmt: skip
         groups = envs.views.layout.groups
         collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
-        collector.keeps_actions = False
+        collector.actions.enabled = False
         envs.reset()
         collector.begin()
         policies, rng, waited = [Watching(group.masks) for group in groups], np.random.default_rng(5), 0

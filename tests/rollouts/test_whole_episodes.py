@@ -22,9 +22,11 @@ from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features
 from multiverse.policies.heads import head_for
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.policies.random_policy import RandomPolicy
+from multiverse.policies.simple_policies import RandomPolicy
+from multiverse.rollouts.episode_collector import EpisodeCollector
+from multiverse.rollouts.episode_play import NOISE_STEPS
 from multiverse.rollouts.rollout import Rollout
-from multiverse.rollouts.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes
+from multiverse.rollouts.whole_episodes import WholeEpisodes
 from multiverse.training.policy import LoadedPolicy
 from tests.rollouts.envs import meta
 
@@ -258,14 +260,14 @@ def test_masks_reach_the_policy_and_the_rollout() -> None:
 
 # -- what is refused, and what comes after a mistake -------------------------------------------------------------------
 def test_what_cannot_be_is_refused() -> None:
-    told = r"make_vec\(…, autoreset='disabled'\), not 'same_step'"
-    with mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs, pytest.raises(mv.InvalidRequest, match=told):
+    text = "autoreset='same_step' cannot be used for whole episodes"
+    with mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs, pytest.raises(mv.InvalidRequest, match=text):
         EpisodeCollector(envs, mv.DerivedSeeds(0))
     with made(2) as envs:
         for episodes in (0, -1, 1.5):
             with pytest.raises(mv.InvalidRequest, match="episodes"):
                 collected(envs, network(envs), episodes)  # type: ignore[arg-type]
-        with pytest.raises(mv.InvalidRequest, match="gave an episode no seed"):
+        with pytest.raises(mv.InvalidRequest, match="returned no seed for episode 0"):
             EpisodeCollector(envs, lambda env_id, episode: mv.ResetRequest()).collect(network(envs), 2)
 
 
@@ -317,7 +319,7 @@ class Clock:
 )
 def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("multiverse.rollouts.whole_episodes.perf_counter", clock)
+    monkeypatch.setattr("multiverse.rollouts.episode_play.perf_counter", clock)
 
     class Slow(Wind):
         def step(self, action: Any) -> Any:
@@ -339,13 +341,13 @@ def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkey
 
 def test_what_cannot_act_is_refused() -> None:
     envs = mv.make_vec("CartPole-v1", 1, "serial", autoreset="disabled")
-    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: give what mv\.load"):
+    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: pass what mv\.load"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect("ppo", 1)  # type: ignore[arg-type]
     other = LoadedPolicy(RandomPolicy(spaces.Discrete(2)), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
-    with pytest.raises(mv.InvalidRequest, match=r"sees Box.*, and these envs show Box.*: another env's policy\?"):
+    with pytest.raises(mv.InvalidRequest, match=r"takes observations of Box.*, and these envs return Box"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(other, 1)  # type: ignore[arg-type]
     played = EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(RandomPolicy(spaces.Discrete(2)), 1)
-    with pytest.raises(mv.InvalidRequest, match="no meta-episodes"):
+    with pytest.raises(mv.InvalidRequest, match="not meta-episodes"):
         _ = played.returns_per_episode
 
 

@@ -377,7 +377,7 @@ def raises(observation: Any, open_now: Any, rng: Any) -> int:
     ("player", "said"),
     [
         (raises, "raises failed: ValueError: boo"),
-        (lambda *_: 99, "chose 99, which is none of"),
+        (lambda *_: 99, "chose 99, which is not an action of"),
         (lambda *_: None, "chose None"),
         (lambda *_: 1.7, "chose 1.7"),
         (lambda *_: -1, "chose -1"),

@@ -16,16 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from multiverse.core.policy import Policy
 from multiverse.ipc.interrupts import NAP_S, PATIENCE_S, StopRequests, StopWaiting
-from multiverse.rollouts.episodes import Collected, Episode
+from multiverse.rollouts.episodes import Collected, Episode, RunningEpisodes
 from multiverse.rollouts.host_rows import fill_rows
 from multiverse.rollouts.rollout import ACTED_BY, LOST, SECONDS, Rollout
-from multiverse.rollouts.rollout_arrays import RolloutArrays
-from multiverse.rollouts.running_episodes import RunningEpisodes
-from multiverse.rollouts.self_play import Opponents
+from multiverse.rollouts.rollout_arrays import RolloutArrays, RolloutRequest
 
 LONGEST_STOP_S = 5 * PATIENCE_S
 """Time allowed for the thread to end; if it takes longer (a worker is being replaced), closing the envs ends it."""
@@ -218,18 +213,12 @@ class AsynchronousCollection:
         with self._episodes_lock:
             return [episode + 1 for episode, _ in self._episodes.current]
 
-    def collect(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        should_stop: Callable[[], bool],
-        opponents: Opponents | None,
-    ) -> Collected | None:
+    def collect(self, request: RolloutRequest) -> Collected | None:
         """Take the next rollouts from the queue; workers continue with these policies."""
-        began_at, self._newest, self._paused = perf_counter(), list(policies), False
+        began_at, self._request, self._paused = perf_counter(), request, False
         if self.thread is None:
-            self._start(rng)
-        parts = self.queue.take(self._envs.num_envs, policies[0].version, should_stop)
+            self._start()
+        parts = self.queue.take(self._envs.num_envs, request.policies[0].version, request.should_stop)
         if parts is None:
             return None
         self._rollouts = [Rollout.joined(group) for group in zip(*(part.rollouts for part in parts))]
@@ -255,8 +244,8 @@ class AsynchronousCollection:
         self.queue.clear()
 
     # -- in the thread that uses the envs ------------------------------------------------------------------------
-    def _start(self, rng: np.random.Generator) -> None:
-        self._rng, self.stop_requests = rng, StopRequests()
+    def _start(self) -> None:
+        self.stop_requests = StopRequests()
         self.thread = threading.Thread(target=self._fill_until_stopped, name="collecting", daemon=True)
         self.thread.start()
 
@@ -304,7 +293,7 @@ class AsynchronousCollection:
 
     def _begin_rows(self, env_ids: range) -> tuple[Any, ...]:
         """Prepare the next rows of these envs for the newest policies: the arguments of `fill_rows`."""
-        return self._arrays.begin_worker_rows(self._newest, self._rng, env_ids)
+        return self._arrays.begin_worker_rows(self._request, env_ids)
 
 
 def account_lines(account: Account) -> dict[str, int]:

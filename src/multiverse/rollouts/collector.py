@@ -15,11 +15,10 @@ from multiverse.core.layout import Path
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan
 from multiverse.core.views import Array
-from multiverse.rollouts.episodes import ActionLog, Collected
+from multiverse.rollouts.episodes import Collected, RunningEpisodes
 from multiverse.rollouts.lock_step import LockStep
 from multiverse.rollouts.rollout import Rollout, RolloutShape
-from multiverse.rollouts.rollout_arrays import RolloutArrays
-from multiverse.rollouts.running_episodes import RunningEpisodes
+from multiverse.rollouts.rollout_arrays import RolloutArrays, RolloutRequest
 from multiverse.rollouts.self_play import Opponents
 from multiverse.vector.base import BaseVectorEnv
 
@@ -35,13 +34,7 @@ class CollectionStrategy(Protocol):
     def env_steps(self) -> int:
         """Number of env steps in the latest rollout."""
 
-    def collect(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        should_stop: Callable[[], bool],
-        opponents: Opponents | None,
-    ) -> Collected | None:
+    def collect(self, request: RolloutRequest) -> Collected | None:
         """Collect the next rollouts, or return None if `should_stop` ended that early."""
 
 
@@ -70,6 +63,8 @@ class Collector:
         self._arrays = RolloutArrays(envs, shapes, mask, reset_plan, self_play)
         self._episodes = RunningEpisodes(self._arrays)
         self.strategy = strategy(self._arrays, self._episodes)
+        self.actions = self._episodes.actions
+        """Actions of the current episode of every env."""
 
     def begin(self) -> None:
         """Begin with the envs as they are: reset, or restored."""
@@ -91,7 +86,7 @@ class Collector:
 
         None if `should_stop` ended it before they were full; they hold nothing to learn from then.
         """
-        return self.strategy.collect(policies, rng, should_stop, opponents)
+        return self.strategy.collect(RolloutRequest(policies, rng, should_stop, opponents))
 
     @property
     def rollouts(self) -> Sequence[Rollout]:
@@ -112,20 +107,6 @@ class Collector:
     def playing(self) -> set[int]:
         """Past versions of the policies that are in the middle of an episode."""
         return self._arrays.playing
-
-    @property
-    def actions(self) -> ActionLog:
-        """Actions of the current episode of every env."""
-        return self._episodes.actions
-
-    @property
-    def keeps_actions(self) -> bool:
-        """Whether actions are logged, for envs that are restored by replaying them."""
-        return self._episodes.keeps_actions
-
-    @keeps_actions.setter
-    def keeps_actions(self, keeps: bool) -> None:
-        self._episodes.keeps_actions = keeps
 
     def memory(self) -> dict[str, Any]:
         """Memory of the policies, and their last actions and rewards, by group: the next rollout begins with them."""

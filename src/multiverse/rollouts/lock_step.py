@@ -5,7 +5,7 @@ Workers fill their rows without the caller, or the caller steps all envs with on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -13,13 +13,10 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.core.failures import BAD_VALUE, RESTARTED
 from multiverse.core.infos import Infos
-from multiverse.core.policy import Policy
-from multiverse.rollouts.episodes import Collected
+from multiverse.rollouts.episodes import Collected, RunningEpisodes
 from multiverse.rollouts.host_rows import HostRows, fill_rows
 from multiverse.rollouts.rollout import LOST, SECONDS, Rollout
-from multiverse.rollouts.rollout_arrays import RolloutArrays
-from multiverse.rollouts.running_episodes import RunningEpisodes
-from multiverse.rollouts.self_play import Opponents
+from multiverse.rollouts.rollout_arrays import RolloutArrays, RolloutRequest
 
 
 class LockStep:
@@ -40,51 +37,34 @@ class LockStep:
         arrays = self._arrays
         return arrays.rollouts[0].steps * arrays.envs.num_envs if arrays.taken is None else int(arrays.taken.sum())
 
-    def collect(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        should_stop: Callable[[], bool],
-        opponents: Opponents | None,
-    ) -> Collected | None:
+    def collect(self, request: RolloutRequest) -> Collected | None:
         """Fill the rollouts; None if `should_stop` ended that early."""
         arrays, all_envs = self._arrays, self._arrays.all_envs
         if arrays.taken is not None:
             arrays.taken[...] = 0
         fill = self._fill_in_workers if arrays.in_workers else self._fill_here
         began_at = perf_counter()
-        if not fill(policies, rng, should_stop, opponents):
+        if not fill(request):
             return None
         arrays.finish_rows(all_envs)
         for rollout, masks in zip(arrays.rollouts, arrays.masks):
             rollout.action_masks = None if masks is None or masks.all() else masks
-        self._episodes.log_actions(policies)
+        self._episodes.log_actions(request.policies)
         lost, (act_s, step_s) = int(arrays.arrays[LOST].sum()), arrays.arrays[SECONDS].sum(axis=0).tolist()
         return Collected.since(began_at, self._episodes.ended(all_envs), lost, act_s, step_s)
 
-    def _fill_in_workers(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        should_stop: Callable[[], bool],
-        opponents: Opponents | None,
-    ) -> bool:
+    def _fill_in_workers(self, request: RolloutRequest) -> bool:
         arrays = self._arrays
-        arguments = arrays.begin_worker_rows(policies, rng, arrays.all_envs, opponents)
+        arguments = arrays.begin_worker_rows(request, arrays.all_envs)
         lost = arrays.arrays[LOST]
-        return arrays.envs.run_rows(fill_rows, arguments, lost, should_stop, arrays.lose_row, arrays.taken)
+        return arrays.envs.run_rows(fill_rows, arguments, lost, request.should_stop, arrays.lose_row, arrays.taken)
 
-    def _fill_here(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        should_stop: Callable[[], bool],
-        opponents: Opponents | None,
-    ) -> bool:
+    def _fill_here(self, request: RolloutRequest) -> bool:
         arrays = self._arrays
-        arrays.begin_rows(policies, rng, arrays.all_envs)
+        arrays.begin_rows(request, arrays.all_envs)
         if self._host_rows is None:
             self._host_rows = HostRows(arrays.arrays, arrays.layout, arrays.all_envs, arrays.mask)
+        policies, _, should_stop, opponents = request
         return self._host_rows.fill(policies, 0, lambda _: not should_stop(), _CallerSteps(arrays), opponents)
 
 

@@ -18,7 +18,7 @@ from multiverse.core.layout import Leaf
 from multiverse.core.policy import Leaves
 from multiverse.core.tables import SavedTable, Table
 from multiverse.core.views import Array
-from multiverse.policies.leaves import dtype_of, numeric_leaves, shape_of
+from multiverse.policies.features import dtype_of, numeric_leaves, shape_of
 from multiverse.rollouts.rollout import Rollout
 
 VALID, TERMINATED, TRUNCATED, STARTS = (np.uint8(1 << bit) for bit in range(4))

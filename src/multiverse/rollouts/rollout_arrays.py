@@ -5,8 +5,8 @@ Every way to collect uses them: rows are begun for a range of envs, filled there
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,6 +49,15 @@ def rollout_fields(
     episode of every env, or its first rows; environments that finish early wait for the rest."""
     of_envs = env_fields(shapes[0].steps, num_envs, self_play, whole_episodes)
     return [*(field for shape in shapes for field in shape.fields()), *of_envs]
+
+
+class RolloutRequest(NamedTuple):
+    """A rollout to collect."""
+
+    policies: Sequence[Policy]  # one for each group
+    rng: np.random.Generator
+    should_stop: Callable[[], bool]
+    opponents: Opponents | None = None
 
 
 class RolloutArrays:
@@ -110,31 +119,25 @@ class RolloutArrays:
         lengths = [self.by_env(self.arrays[(r.group, VALUES)][EPISODE_LENGTH]) for r in self.rollouts]
         self.arrays[FRESH][...] = np.logical_and.reduce([(length == 0).all(axis=1) for length in lengths])
 
-    def begin_rows(self, policies: Sequence[Policy], rng: np.random.Generator, env_ids: range) -> None:
-        """Prepare the rows of these envs for a rollout of these policies."""
+    def begin_rows(self, request: RolloutRequest, env_ids: range) -> None:
+        """Prepare the rows of these envs for a rollout."""
         arrays, mine = self.arrays, slice(env_ids.start, env_ids.stop)
-        for rollout, group, noise, policy in zip(self.rollouts, self.groups, self._noise, policies):
+        for rollout, group, noise, policy in zip(self.rollouts, self.groups, self._noise, request.policies):
             slots = self.layout.rows(group, env_ids)
-            noise[:, slots] = policy.noise(rng, rollout.steps, slots.stop - slots.start)
+            noise[:, slots] = policy.noise(request.rng, rollout.steps, slots.stop - slots.start)
             rollout.policy_version, rollout.valid[:, slots] = policy.version, True
         arrays[LOST][:, mine], arrays[BEGUN][:, mine], arrays[SECONDS][mine] = False, -1, 0.0
         self._write_observations(0, env_ids)
 
-    def begin_worker_rows(
-        self,
-        policies: Sequence[Policy],
-        rng: np.random.Generator,
-        env_ids: range,
-        opponents: Opponents | None = None,
-    ) -> tuple[Any, ...]:
+    def begin_worker_rows(self, request: RolloutRequest, env_ids: range) -> tuple[Any, ...]:
         """`begin_rows` for workers: return the arguments of `fill_rows`, and note what `lose_row` restores."""
-        self.begin_rows(policies, rng, env_ids)
+        self.begin_rows(request, env_ids)
         for rollout, group, before in zip(self.rollouts, self.groups, self._values_before):
             slots = self.layout.rows(group, env_ids)
             before[:, slots] = self.arrays[(rollout.group, VALUES)][:, slots]
         mine = slice(env_ids.start, env_ids.stop)
         self._fresh_before[mine] = self.arrays[FRESH][mine]
-        return [policy.portable() for policy in policies], self.mask, opponents
+        return [policy.portable() for policy in request.policies], self.mask, request.opponents
 
     def finish_rows(self, env_ids: range) -> None:
         """Complete the rollouts of these envs, whose rows are filled."""

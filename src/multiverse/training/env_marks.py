@@ -51,7 +51,7 @@ class EnvMarks:
             except TypeError as error:
                 self.can_be_saved = False
                 log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
-        collector.keeps_actions = not self.can_be_saved
+        collector.actions.enabled = not self.can_be_saved
 
     @property
     def cannot_be_left(self) -> bool:
