@@ -164,7 +164,7 @@ def test_where_nearly_all_were_lost_the_others_are_found() -> None:
 def test_nothing_is_drawn_from_an_empty_one_and_it_has_room_for_every_env() -> None:
     with pytest.raises(InvalidRequest, match="replay is empty"):
         Replay(SPACE, ACTION, 2, 10).rows(np.random.default_rng(0), 1)
-    with pytest.raises(InvalidRequest, match="buffer_size=3: at least one step of each of the 4 envs"):
+    with pytest.raises(InvalidRequest, match="buffer_size=3: expected at least 4, a step of each env"):
         Replay(SPACE, ACTION, 4, 3)
 
 

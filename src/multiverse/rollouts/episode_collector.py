@@ -79,7 +79,7 @@ class EpisodeCollector:
         workers: int | None = None,
         **env_options: Unpack[EnvOptions],
     ) -> None:
-        """Collect in a vector env, with one forward pass for all envs that are ready, or in workers of its own.
+        """Collect in a vector env, with one forward pass for all envs that are ready, or in workers that it starts.
 
         Args:
             envs: a vector env with autoreset "disabled"; or an env as `make_vec` takes it, for which the collector
@@ -88,10 +88,10 @@ class EpisodeCollector:
                 from 0, and the next one replaces an episode that was lost. `DerivedSeeds`, or `DrawnTasks` where
                 episodes have tasks.
             action: (shape, dtype) of one action as policies return it, if not as those of this library do.
-            num_envs: number of envs, with workers of its own.
+            num_envs: number of envs in workers.
             workers: number of worker processes; by default one per core.
             env_options: `tasks`, `env_kwargs`, `wrappers`, `on_failure`, `on_bad_value`, `restarts_per_minute` and
-                `reply_timeout_s`, as `make_vec` takes them, with workers of its own.
+                `reply_timeout_s`, as `make_vec` takes them, for envs in workers.
         """
         if unknown := sorted(env_options.keys() - EnvOptions.__annotations__.keys()):
             raise TypeError(f"EpisodeCollector() got an unexpected keyword argument {unknown[0]!r}")
@@ -111,7 +111,7 @@ class EpisodeCollector:
         """Play this number of episodes. `policy`: an algorithm's, or what `mv.load` returns; `explore`: with its noise.
 
         With `on_failure="restart"` an episode whose env or worker is lost is dropped and replaced by another. A worker
-        that acts by itself costs its whole share. After an interrupt, the next call begins the same episodes again.
+        that acts costs its whole share. After an interrupt, the next call begins the same episodes again.
         """
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: expected at least 1")
@@ -158,7 +158,7 @@ class EpisodeCollector:
 
 
 class _InVectorEnv:
-    """Episode strategy: the caller acts, in a vector env of its own."""
+    """Episode strategy: the caller acts, in a vector env."""
 
     needs_reset = False
 
@@ -288,7 +288,7 @@ def acting_policy(policy: Any) -> Policy:
 
 
 class EpisodeWorkers(EpisodeCollector):
-    """Old name of an `EpisodeCollector` with workers of its own, for one version."""
+    """Old name of an `EpisodeCollector` that starts workers, for one version."""
 
     def __init__(
         self, env: EnvSource, num_envs: int, reset_plan: ResetPlan, *, workers: int | None = None, **options: Any

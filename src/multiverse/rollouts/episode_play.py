@@ -1,4 +1,4 @@
-"""Playing whole episodes in a vector env, each from a seed and a task of its own: no env waits for the slowest.
+"""Playing whole episodes in a vector env, each with its own seed and task: no env waits for the slowest.
 
 The episodes depend on the policy, the reset plan and the episodes' numbers alone: not on the number of envs, nor on
 where they run, nor on the order in which they are ready.
@@ -47,7 +47,7 @@ class EpisodeRequest(NamedTuple):
     plan: ResetPlan
     numbers: range
     explore: bool
-    action: Action | None = None  # None: as our own policies return it
+    action: Action | None = None  # None: that of policies of this library
 
 
 def play_episodes(envs: VectorEnv, request: EpisodeRequest) -> WholeEpisodes:
@@ -88,7 +88,7 @@ class _Play:
         self._envs, self._policy, self._plan, self._numbers = envs, request.policy, request.plan, request.numbers
         self._action, count = request.action or action_of(envs.single_action_space), len(self._numbers)
         self._features = Features(envs.single_observation_space, envs.single_action_space)
-        self._columns = np.full(envs.num_envs, -1)  # episode of each env; -1: it has played all of its own
+        self._columns = np.full(envs.num_envs, -1)  # episode of each env; -1: none is left for it
         self._first_memory = self._policy.first_memory(1)
         # latest observation, action, reward and memory of each episode
         self._observations = {
@@ -105,7 +105,7 @@ class _Play:
         self._infos: list[dict[str, Any]] = [{}] * count
         self._notes: dict[str, list[_Note]] = {"acted": [], "received": [], "finals": [], "observations": []}
         self.pending = 0  # envs that step
-        # Where the caller has envs of its own, a batch is complete when those have stepped: no other is ready sooner.
+        # Where the caller steps some envs, a batch is complete when those have stepped: no other is ready sooner.
         self._steps_together, self._next_actions = BACKENDS[envs.plan.executor].own_share, None
         self.seconds, self._dropped, self._dropped_steps, self._now = Seconds(), 0, 0, perf_counter()
 

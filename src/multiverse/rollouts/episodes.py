@@ -1,4 +1,4 @@
-"""Episodes that have ended, and what the envs did in those that are under way."""
+"""Episodes of collected rollouts: those that ended, and the current ones with their actions so far."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from multiverse.rollouts.slots import is_single
 
 RECENT = 100
 MOST_ACTIONS = 200_000
-"""Of one episode: what is longer is not brought back by playing it again."""
+"""Largest length of an episode that is restored by replaying its actions."""
 Taken = tuple[Array, ...]
 """Actions of one env, [steps, …] of each group of its agents."""
 
 
 @dataclass(slots=True)
 class Episode:
-    """One that has ended. Not frozen: of hundreds a rollout, making them took three times as long."""
+    """An episode that has ended. Not frozen, which takes a third of the time to create hundreds per rollout."""
 
     env_id: int
-    index: int  # how many this env had before it
+    index: int  # number of earlier episodes of this env
     seed: int | None
     returned: float
     length: int
-    lost: bool = False  # the env or its worker was lost in it
-    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is the learners' mean then
-    opponent: int | None = None  # the past version that played the other side
-    version: int | None = None  # of the policy that acted where it ended
+    lost: bool = False  # the env or its worker was lost
+    by_agent: dict[str, float] | None = None  # returns of several agents; `returned` is the mean of the learners'
+    opponent: int | None = None  # past version that played the other side
+    version: int | None = None  # of the policy that acted at its end
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Collected:
 
 
 class RecentEpisodes:
-    """Returns and lengths of the last hundred."""
+    """Returns and lengths of the last hundred episodes."""
 
     def __init__(self) -> None:
         self._returns: deque[float] = deque(maxlen=RECENT)
@@ -85,7 +85,7 @@ class RecentEpisodes:
 
     @property
     def by_agent(self) -> dict[str, float]:
-        """The mean return of each of several agents."""
+        """Mean return of each agent, if there are several."""
         return {agent: float(np.mean(returns)) for agent, returns in self._by_agent.items()}
 
     def state(self) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class RecentEpisodes:
 
 
 class ActionLog:
-    """The actions of every env's current episode, as the env took them, rollout by rollout: one array for each group of
-    its agents.
+    """Actions of every env's current episode, in the form that envs take, rollout by rollout: one array for each group
+    of its agents.
 
-    `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
-    episodes have gone on or ended since.
+    `mark` remembers this moment without copying; `state` returns the log of that moment, also if the episodes have
+    continued or ended since.
     """
 
     def __init__(self, num_envs: int, groups: int = 1) -> None:
@@ -116,30 +116,30 @@ class ActionLog:
         self.mark()
 
     def load(self, env_id: int, actions: Taken) -> None:
-        """The env is in the middle of an episode and has taken these. None have no shape that others could follow."""
+        """Set the actions of the env's current episode. Empty arrays are dropped, since their shape is not known."""
         self._parts[env_id], self._lengths[env_id] = [actions] if len(actions[0]) else [], len(actions[0])
 
     def add(self, actions: Sequence[Array], ended: Array) -> None:
-        """[T, envs, …] a rollout of each group, and [T, envs] where episodes ended in it. Copied, for the rollout is
-        filled again. A log that has grown too long to be of use grows no further."""
+        """Add [T, envs, …] actions of each group, and begin again where episodes [T, envs] ended. Actions are copied,
+        because rollouts are overwritten. Nothing is added beyond `MOST_ACTIONS`."""
         for env_id in range(len(self._parts)):
             ends = np.flatnonzero(ended[:, env_id])
             if len(ends):
                 self.begin(env_id)
             if self._lengths[env_id] <= MOST_ACTIONS:
                 first = ends[-1] + 1 if len(ends) else 0
-                self._parts[env_id].append(tuple([one[first:, env_id].copy() for one in actions]))
+                self._parts[env_id].append(tuple([group[first:, env_id].copy() for group in actions]))
                 self._lengths[env_id] += len(ended) - first
 
     def begin(self, env_id: int) -> None:
-        """A new episode. The old list may be marked, so it is left as it is."""
+        """Begin a new episode, with a new list: the old one may be marked."""
         self._parts[env_id], self._lengths[env_id] = [], 0
 
     def mark(self) -> None:
         self._marked = [(parts, len(parts)) for parts in self._parts]
 
     def state(self) -> list[Taken | None]:
-        """Per env, its actions up to the mark; None where there are too many to play them again."""
+        """Actions of each env up to the mark; None where there are too many to replay them."""
         marked = [parts[:count] for parts, count in self._marked]
         return [self._joined(parts) if _length(parts) <= MOST_ACTIONS else None for parts in marked]
 
@@ -152,7 +152,7 @@ def _length(parts: list[Taken]) -> int:
 
 
 class RunningEpisodes:
-    """Reads from the filled rows of rollouts which episodes ended there, and logs actions."""
+    """Reads episodes that ended from the filled rows of rollouts, and logs actions."""
 
     def __init__(self, arrays: RolloutArrays) -> None:
         self._arrays = arrays
@@ -199,7 +199,7 @@ class RunningEpisodes:
         return episodes
 
     def _players(self, rows: Array, envs: Array, agents: int) -> tuple[list[int | None], Array]:
-        """Of the episodes that ended there: the past version that played; [ends, agents] bool: the current policies."""
+        """Players of the episodes that ended there: past versions; [ends, agents] bool: the current policies."""
         if not self._arrays.matches:
             return [None] * len(rows), np.ones((len(rows), agents), np.bool_)
         versions, sides = (matches[rows, envs] for matches in self._arrays.matches)
