@@ -26,14 +26,14 @@ def workers(num_envs: int, count: int, env: Any = meta, **options: Any) -> mv.Ep
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("num_envs", "count"), [(4, 2), (5, 3), (3, 1), (12, 2)])
-def test_workers_give_what_one_env_gives_alone(policy: str, num_envs: int, count: int) -> None:
+def test_episodes_of_workers_equal_those_of_one_env(policy: str, num_envs: int, count: int) -> None:
     with made(1) as alone, workers(num_envs, count) as side_by_side:
         acts = POLICIES[policy](alone)
         assert side_by_side.num_workers == count == len(side_by_side.worker_pids)
         assert_equal(side_by_side.collect(acts, EPISODES), collected(alone, acts))
 
 
-def test_calls_go_on_where_the_last_one_ended() -> None:
+def test_calls_continue_where_the_last_one_ended() -> None:
     with made(2) as envs, workers(4, 2) as side_by_side:
         collector, policy = mv.EpisodeCollector(envs, PLAN), network(envs)
         for episodes in (1, 5, 2):
@@ -43,7 +43,7 @@ def test_calls_go_on_where_the_last_one_ended() -> None:
         assert_equal(side_by_side.collect(policy, 3, explore=False), quiet)
 
 
-def test_the_rollout_is_padded_as_a_collectors_is() -> None:
+def test_rollout_of_workers_is_padded_as_in_the_caller() -> None:
     with made(1) as alone, workers(4, 2) as side_by_side:
         expected, found = collected(alone, network(alone)), side_by_side.collect(network(alone), EPISODES)
     assert found.rollout.steps == expected.rollout.steps and (found.rollout.valid == expected.rollout.valid).all()
@@ -52,7 +52,7 @@ def test_the_rollout_is_padded_as_a_collectors_is() -> None:
     assert set(found.seconds.share()) == {"act", "step", "receive", "store"}
 
 
-def test_an_id_with_arguments_and_wrappers() -> None:
+def test_env_id_with_arguments_and_wrappers_is_collected_in_workers() -> None:
     wrapped: Any = {
         "workers": 2,
         "wrappers": [partial(mv.MetaEpisode, episodes_per_task=2)],
@@ -63,7 +63,7 @@ def test_an_id_with_arguments_and_wrappers() -> None:
         assert side_by_side.collect(policy, 3).lengths.tolist() == [10] * 3
 
 
-def test_who_has_played_its_share_does_not_play_it_again_for_one_that_was_lost(tmp_path: Path) -> None:
+def test_worker_does_not_repeat_its_share_after_another_was_lost(tmp_path: Path) -> None:
     files = [tmp_path / "lives", tmp_path / "dies"]
     makers = [partial(Counted, str(files[0])), partial(Counted, str(files[1]), str(tmp_path / "note"))]
     with mv.EpisodeCollector(makers, mv.DerivedSeeds(1), workers=2, on_failure="restart") as side_by_side:
@@ -73,7 +73,7 @@ def test_who_has_played_its_share_does_not_play_it_again_for_one_that_was_lost(t
     assert taken == [found.lengths[::2].sum(), found.lengths[1::2].sum() + 3]
 
 
-def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
+def test_call_after_an_interrupt_plays_the_same_episodes() -> None:
     with workers(4, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         side_by_side.collect(policy, 1)
@@ -85,7 +85,7 @@ def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
         assert_equal(side_by_side.collect(policy, EPISODES), collected(alone, policy))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     with workers(2, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         policy.portable = lambda: None  # type: ignore[assignment, method-assign, return-value]
@@ -122,7 +122,7 @@ def test_old_name_collects_the_same_episodes_with_a_warning() -> None:
         assert_equal(old.collect(network(alone), 3), collected(alone, network(alone), 3))
 
 
-def test_no_process_is_left() -> None:
+def test_closed_collector_leaves_no_process() -> None:
     side_by_side = workers(2, 2)
     processes = [psutil.Process(pid) for pid in side_by_side.worker_pids]
     side_by_side.close()

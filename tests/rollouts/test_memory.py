@@ -1,4 +1,4 @@
-"""Memory is data: what a policy remembered before every row is in the rollout, and goes on from one to the next."""
+"""Memory is data: the policy's memory before every row is in the rollout, and continues from one to the next."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ def test_memory_before_every_row_is_in_the_rollout(config: Configuration, where:
         assert rollout.starts.any() and not rollout.starts.all()
 
 
-def test_what_is_remembered_comes_back() -> None:
-    """As a resumed run does: another collector, told what the first one remembered, goes on alike."""
+def test_memory_is_restored() -> None:
+    """Another collector with the memory of the first continues the same, as in a resumed run."""
     found = []
-    for told in (False, True):
+    for restored in (False, True):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 50}, autoreset="same_step",
                          reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
             collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
             envs.reset()
             collector.begin()
             collector.collect([Counting()], np.random.default_rng(1))
-            if told:
+            if restored:
                 known = collector.memory()
                 collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
                 collector.begin()
