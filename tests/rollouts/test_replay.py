@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Leaves
 from multiverse.core.tables import Table
-from multiverse.rollouts.replay import Replay, Rows
+from multiverse.rollouts.replay import Replay, ReplaySteps
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
 SPACE = spaces.Dict({"place": spaces.Box(-1e9, 1e9, (2,), np.float32), "room": spaces.Discrete(10**6)})
@@ -77,7 +77,7 @@ class World:
         return {step for row in rows for step in row if step is not None}
 
 
-def steps_of(rows: Rows) -> Iterator[Step]:
+def steps_of(rows: ReplaySteps) -> Iterator[Step]:
     for leaves, number in ((rows.observations, rows.actions[:, 0]), (rows.next_observations, None)):
         assert (leaves[PLACE][:, 0] == leaves[ROOM]).all() and (leaves[PLACE][:, 1] == -leaves[PLACE][:, 0]).all()
         assert number is None or (leaves[ROOM] == number).all()

@@ -511,7 +511,7 @@ GUARDS = (
     Guard(
         "the-lag-is-bounded",
         ("F3",),
-        swap("one.version < version", "False"),
+        swap("rollout.version < version", "False"),
         (f"{ASYNCHRONOUS}::test_rollouts_beyond_the_lag_are_discarded_before_learning",),
     ),
     Guard(
