@@ -183,22 +183,12 @@ class AsynchronousCollection:
         self.thread: threading.Thread | None = None
         self._paused = False
         self.stop_requests = StopRequests()
-        self._rollouts: Sequence[Rollout] = arrays.rollouts
-        self._env_steps = 0
+        self.rollouts: Sequence[Rollout] = arrays.rollouts  # those that were taken from the queue last
+        self.env_steps = 0
         self._ended: list[Episode] = []  # since the last `collect`, those of discarded rollouts included
         self._episodes_lock = threading.Lock()
 
     # -- in the learner's thread ---------------------------------------------------------------------------------
-    @property
-    def rollouts(self) -> Sequence[Rollout]:
-        """Latest rollout of each group that was taken from the queue."""
-        return self._rollouts
-
-    @property
-    def env_steps(self) -> int:
-        """Number of env steps in the latest rollout."""
-        return self._env_steps
-
     @property
     def account(self) -> Account:
         """Copy of the current counts."""
@@ -221,11 +211,11 @@ class AsynchronousCollection:
         parts = self.queue.take(self._envs.num_envs, request.policies[0].version, request.should_stop)
         if parts is None:
             return None
-        self._rollouts = [Rollout.joined(group) for group in zip(*(part.rollouts for part in parts))]
-        for rollout in self._rollouts:
+        self.rollouts = [Rollout.joined(group) for group in zip(*(part.rollouts for part in parts))]
+        for rollout in self.rollouts:
             if rollout.action_masks is not None and rollout.action_masks.all():
                 rollout.action_masks = None
-        self._env_steps = sum(part.env_steps for part in parts)
+        self.env_steps = sum(part.env_steps for part in parts)
         with self._episodes_lock:
             episodes, self._ended = self._ended, []
         act_s, step_s = (sum(part.seconds[k] for part in parts) for k in range(2))

@@ -24,12 +24,8 @@ class LockStep:
 
     def __init__(self, arrays: RolloutArrays, episodes: RunningEpisodes) -> None:
         self._arrays, self._episodes = arrays, episodes
+        self.rollouts: Sequence[Rollout] = arrays.rollouts  # the next `collect` overwrites their arrays
         self._host_rows: HostRows | None = None  # of all envs, where they are filled here
-
-    @property
-    def rollouts(self) -> Sequence[Rollout]:
-        """Rollout of each group, whose arrays the next `collect` overwrites."""
-        return self._arrays.rollouts
 
     @property
     def env_steps(self) -> int:

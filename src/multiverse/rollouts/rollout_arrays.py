@@ -74,6 +74,7 @@ class RolloutArrays:
         """`shapes`: one for each group, in the order of the envs' groups. `mask`: the leaf of a single agent's
         observations that has its action masks."""
         self.envs, self.mask, self.reset_plan, self.layout = envs, mask, reset_plan, envs.views.layout
+        self.all_envs, self.groups = range(envs.num_envs), self.layout.groups
         arrays: Mapping[FieldName, Array] = envs.views.arrays
         self.in_workers = BEGUN in arrays
         if not self.in_workers:
@@ -89,15 +90,6 @@ class RolloutArrays:
         # values and starts of episodes before the first row, for rows that are lost with a worker
         self._values_before = [np.array(arrays[(shape.group, VALUES)]) for shape in shapes]
         self._fresh_before = self.starts
-
-    @property
-    def all_envs(self) -> range:
-        return range(self.envs.num_envs)
-
-    @property
-    def groups(self) -> Sequence[Group]:
-        """Groups of agents, in the order of the rollouts."""
-        return self.layout.groups
 
     @property
     def starts(self) -> Array:

@@ -32,7 +32,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_marks import BEGIN_AT, EnvMarks
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.loading import opponents_for
-from multiverse.training.scaling import FIRST
+from multiverse.training.scaling import first_num_envs
 from multiverse.training.session_envs import (
     build_learners,
     check_saved_policies,
@@ -73,7 +73,7 @@ class Session:
         self._past_account: Account | None = None
         self._reset_plan, self._tasks = training_plan(config), with_tasks(config, env)
         self.evaluation_tasks, self.masks = evaluation_tasks(config), masks
-        count = num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
+        count = num_envs or first_num_envs(config.num_envs)
 
         with self._opened(count, plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
