@@ -154,7 +154,7 @@ def test_steps_with_a_reward_are_tracked_as_rows_change(steps: int, every: int) 
 def test_usable_steps_are_drawn_where_nearly_all_were_lost() -> None:
     world, replay = World(1, seed=0, ends=0.0, losses=1.0), Replay(SPACE, ACTION, 1, 3_000)
     replay.add(world.rollout(2_000))
-    with pytest.raises(InvalidRequest, match="no step that was not lost"):
+    with pytest.raises(InvalidRequest, match="all steps in replay were lost"):
         replay.rows(np.random.default_rng(0), 4)
     world.losses = 0.0
     replay.add(world.rollout(2))
