@@ -6,7 +6,8 @@
 
 **bar**: HalfCheetahVel, 8 rollouts × 2 episodes × 200 steps, 8 envs, a GRU of 128 with three layers of 128 acting in
 numpy. Env steps per second of `EpisodeCollector` in each way to run the envs, × the same collector with the envs in the
-caller (which acts in one batch too); "acting workers" is `EpisodeWorkers`. The bar is 1.6 on 2 cores, for the best way.
+caller (which acts in one batch too); "acting workers" is the collector with workers of its own. The bar is 1.6 on 2
+cores, for the best way.
 **advice**: the document's "when (not) to use" as a table: cheap and dear envs, one rollout and eight, a small policy
 and a large one. × one env alone, one rollout after another; the phase is the caller's, where workers do not act.
 
@@ -49,7 +50,7 @@ POLICIES = {"small": 128, "large": 1024}  # GRU and layers
 RESULTS = Path(__file__).resolve().parent / "results" / "meta.json"
 ACTING = "acting workers"
 Way = tuple[str, int | None]
-"""An executor of `make_vec`, or `EpisodeWorkers`, which act by themselves; and how many workers."""
+"""Executor of `make_vec`, or workers that act, of the collector; and number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Cell:
         tasks = [*train, *held_out]
         self._acting, self.way = acting(build(), POLICIES[policy]), f"{executor} {workers}" if workers else executor
         if executor == ACTING:
-            self.collector: Any = mv.EpisodeWorkers(build, num_envs, plan, workers=workers, tasks=tasks)
+            self.collector: Any = mv.EpisodeCollector(build, plan, num_envs=num_envs, workers=workers, tasks=tasks)
             self.close = self.collector.close
         else:
             envs = mv.make_vec(build, num_envs, executor, workers=workers, tasks=tasks, autoreset="disabled")  # type: ignore[arg-type]

@@ -21,9 +21,10 @@ from multiverse.core.policy import Policy, Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import DiscreteHead
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.rollouts.collector import Collected, Collector, rollout_fields
-from multiverse.rollouts.episodes import Episode
+from multiverse.rollouts.collector import Collector
+from multiverse.rollouts.episodes import Collected, Episode
 from multiverse.rollouts.rollout import Rollout, RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 
 STEPS = 40
 """Of a rollout."""

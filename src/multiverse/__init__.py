@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checker.examine import check_env
     from multiverse.env_checker.report import CheckReport, EnvCheckFailed, Finding
-    from multiverse.policies.random_policy import RandomPolicy
-    from multiverse.rollouts.episode_workers import EpisodeWorkers
-    from multiverse.rollouts.whole_episodes import EpisodeCollector, WholeEpisodes
+    from multiverse.policies.simple_policies import RandomPolicy
+    from multiverse.rollouts.episode_collector import EpisodeCollector
+    from multiverse.rollouts.episode_collector import EpisodeWorkers as EpisodeWorkers  # old name
+    from multiverse.rollouts.whole_episodes import WholeEpisodes
     from multiverse.training.config.files import read_config
     from multiverse.training.config.rollout_files import rollout_settings
     from multiverse.training.evaluation import Evaluation
@@ -61,9 +62,9 @@ _HOMES = {
     "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
     "multiverse.env_checker.examine": ("check_env",),
     "multiverse.env_checker.report": ("CheckReport", "EnvCheckFailed", "Finding"),
-    "multiverse.rollouts.episode_workers": ("EpisodeWorkers",),
-    "multiverse.policies.random_policy": ("RandomPolicy",),
-    "multiverse.rollouts.whole_episodes": ("EpisodeCollector", "WholeEpisodes"),
+    "multiverse.rollouts.episode_collector": ("EpisodeCollector", "EpisodeWorkers"),
+    "multiverse.policies.simple_policies": ("RandomPolicy",),
+    "multiverse.rollouts.whole_episodes": ("WholeEpisodes",),
     "multiverse.vector.make": ("make_vec",),
     "multiverse.vector.single": ("VectorEnv",),
     "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
@@ -108,7 +109,6 @@ __all__ = [
     "EnvCheckFailed",
     "EnvFailed",
     "EpisodeCollector",
-    "EpisodeWorkers",
     "Evaluation",
     "Finding",
     "GroupBatch",

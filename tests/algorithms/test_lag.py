@@ -23,7 +23,7 @@ NORMALIZED = replace(SMALL, normalize_observations=True, normalize_rewards=True)
 
 def in_halves(first: Rollout, second: Rollout) -> Rollout:
     """The first slots of one, the others of another."""
-    return Rollout.joined([first.some(slice(0, SLOTS // 2)), second.some(slice(SLOTS // 2, SLOTS))])
+    return Rollout.joined([first.copy_of(slice(0, SLOTS // 2)), second.copy_of(slice(SLOTS // 2, SLOTS))])
 
 
 def weights(algorithm: Any) -> Any:
@@ -94,7 +94,7 @@ def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> N
     algorithm = PPO(config, Odd().observation_space, Odd().action_space, 3, seed=1)
     algorithm.max_lag = 1
     with collected(algorithm, Odd) as rollout:
-        whole = rollout.some(slice(0, 3))
+        whole = rollout.copy_of(slice(0, 3))
         likely = np.zeros(whole.rewards.size)
         batch = algorithm._batch(replace(whole, parts=()))
         rows, _ = algorithm._chunks(whole).without(whole.valid.reshape(-1)).packed()
@@ -119,7 +119,7 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
     assert ("importance_weight" in report.metrics) == (correction != "none")
     assert len(algorithm._earlier) <= 3
     with pytest.raises(mv.InvalidRequest, match=r"version 0 of the policy, and this is version 3: .* 2 updates older"):
-        algorithm.update([oldest.some(slice(0, SLOTS))], 0.0)
+        algorithm.update([oldest.copy_of(slice(0, SLOTS))], 0.0)
 
 
 @pytest.mark.fault("F3")
@@ -131,7 +131,7 @@ def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
         algorithm.max_lag = 1
         stale = filled(algorithm, VECTOR)
         algorithm.update([stale], 0.0)
-        algorithm.update([stale.some(slice(0, SLOTS))], 0.0)
+        algorithm.update([stale.copy_of(slice(0, SLOTS))], 0.0)
         found[correction] = weights(algorithm)
     assert not any(
         (found[a] == found[b]).all() for a, b in [("vtrace", "ratio"), ("ratio", "none"), ("vtrace", "none")]
@@ -143,7 +143,7 @@ def test_a2c_weighs_its_advantages_and_has_no_ratio_to_clip() -> None:
     algorithm.max_lag = 1
     stale = filled(algorithm, VECTOR)  # type: ignore[arg-type]
     algorithm.update([stale], 0.0)
-    report = algorithm.update([stale.some(slice(0, SLOTS))], 0.0)
+    report = algorithm.update([stale.copy_of(slice(0, SLOTS))], 0.0)
     assert report.metrics["policy_lag"] == 1.0 and 0.0 < report.metrics["importance_weight"] < 1.0
     with pytest.raises(mv.InvalidRequest, match="lag_correction='ratio': only where a ratio is clipped"):
         A2CConfig(lag_correction="ratio")
@@ -155,7 +155,7 @@ def test_rewards_are_scaled_by_their_own_slots_returns() -> None:
     one, other = (made(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     first, second = filled(one, VECTOR), filled(one, VECTOR, seed=1)
     half = slice(SLOTS // 2, SLOTS)
-    joined = Rollout.joined([first.some(half), second.some(half)])
+    joined = Rollout.joined([first.copy_of(half), second.copy_of(half)])
     assert one._reward_scale is not None and other._reward_scale is not None
     parts = [part.slots for part in joined.parts]
     never = np.zeros(joined.rewards.shape, bool)

@@ -18,7 +18,7 @@ from benchmarks.soaking.fates import NAN_REWARD, RAISE, Fate, Schedule, Soaked, 
 from benchmarks.soaking.resources import Memory
 from benchmarks.soaking.rollouts import Rollouts, fields_for
 from benchmarks.soaking.signals import Hits
-from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.episodes import Collected
 from multiverse.rollouts.rollout import Rollout
 from tests.contract.configurations import make_with_fields
 

@@ -78,7 +78,7 @@ def test_json_ends_with_an_error_where_a_run_fails(
     assert train(Path("a"), *words) == 2
     out, error = capsys.readouterr()
     told = [json.loads(line) for line in out.splitlines()]
-    assert told[-1]["event"] == "error" and told[-1]["run"] in ("a", None) and "no other side" in told[-1]["error"]
+    assert told[-1]["event"] == "error" and told[-1]["run"] in ("a", None) and "has one agent" in told[-1]["error"]
     assert error.splitlines()[-1] == f"multiverse train: {told[-1]['error']}"
     assert seeds == "1" or (told[0]["event"], told[0]["seed"] in (0, 1)) == ("error", True)
 

@@ -407,7 +407,7 @@ def mistaken(**wrong: Any) -> type:
     [
         ({"act": lambda *_: None}, r"act\(\) returned NoneType: expected \(actions, memory\)"),
         ({"act": lambda *_: np.zeros(2)}, r"act\(\) returned ndarray: expected \(actions, memory\)"),
-        ({"act": lambda *_: ([0, 0, 0], {})}, r"act\(\) remembers {}: expected {'seen': \(2,\)}"),
+        ({"act": lambda *_: ([0, 0, 0], {})}, r"act\(\) returned memory of shapes {}: expected {'seen': \(2,\)}"),
         ({"act": lambda *_: ([0.5, 0.5], {"seen": np.zeros(2)})}, r"act\(\) returned float64 of shape \(2,\)"),
         ({"first_memory": lambda *_: None}, r"first_memory\(rows\) is None: expected a dict of arrays"),
         ({"noise": lambda *_: None}, r"noise\(rng, steps, rows\) has shape \(\): expected \(steps, rows, …\)"),

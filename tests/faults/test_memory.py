@@ -97,7 +97,7 @@ def test_memory_error_while_whole_episodes_are_collected_replaces_the_worker(tmp
     with mv.make_vec(Stumbles, 1, "serial") as envs:
         policy = network(envs)
     kwargs = {"note": str(tmp_path / "note")}
-    with mv.EpisodeWorkers(RunsOutOfMemory, 1, mv.DerivedSeeds(8), workers=1, env_kwargs=kwargs,
+    with mv.EpisodeCollector(RunsOutOfMemory, mv.DerivedSeeds(8), num_envs=1, workers=1, env_kwargs=kwargs,
                            on_failure="restart") as workers:  # fmt: skip
         before = workers.worker_pids
         assert workers.collect(policy, 3).dropped == 3 and workers.worker_pids != before

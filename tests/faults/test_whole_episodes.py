@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from multiverse.rollouts.whole_episodes import EpisodeCollector, WholeEpisodes
+from multiverse.rollouts.episode_collector import EpisodeCollector
+from multiverse.rollouts.whole_episodes import WholeEpisodes
 from tests.faults.episode_envs import meta
 from tests.rollouts.test_whole_episodes import TASKS, arrays, network
 
@@ -118,7 +119,7 @@ def test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_ar
     """Two envs in each of two workers: env 2 misbehaves. What raises is contained where it is."""
     makers = [meta, meta, partial(meta, note=str(tmp_path / "note"), at=7, deed=deed), meta]
     settings: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "tasks": TASKS, "workers": 2}
-    with mv.EpisodeWorkers(makers, 4, plan, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:
+    with EpisodeCollector(makers, plan, num_envs=4, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:
         found = workers.collect(network(alone), EPISODES)
         assert (tmp_path / "note").exists() and len(workers.collect(network(alone), 3).lengths) == 3
     attempts = {n: next(a for a in range(5) if plan(a, n) == began) for n, began in enumerate(found.began_from)}

@@ -42,7 +42,7 @@ def policy_of(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_cell_is_torchs(kind: Any) -> None:
+def test_cell_equals_that_of_torch(kind: Any) -> None:
     cells = policy_of(kind)._cells
     assert cells is not None
     theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](5, 16)
@@ -64,7 +64,7 @@ def test_a_cell_is_torchs(kind: Any) -> None:
 
 @pytest.mark.parametrize("size", [16, 64, 33])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_has_the_same_bits_among_any_number_of_rows(kind: Any, size: int) -> None:
+def test_row_has_the_same_bits_among_any_number_of_rows(kind: Any, size: int) -> None:
     policy, rng = policy_of(kind, size), np.random.default_rng(1)
     rows, memory = normal(rng, 64, 5), normal(rng, *policy.first_memory(64)["cells"].shape)
     whole, after = policy.output(rows, {"cells": memory})
@@ -76,8 +76,8 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows(kind: Any, size: int) 
             assert then["cells"].tobytes() == after["cells"][some].tobytes(), (count, first)
 
 
-def test_and_with_another_kernel_of_the_matrix_product() -> None:
-    file = f"{__file__}::{test_a_row_has_the_same_bits_among_any_number_of_rows.__name__}"
+def test_row_has_the_same_bits_with_another_matrix_kernel() -> None:
+    file = f"{__file__}::{test_row_has_the_same_bits_among_any_number_of_rows.__name__}"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(command, env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
@@ -86,7 +86,7 @@ def test_and_with_another_kernel_of_the_matrix_product() -> None:
 @pytest.mark.parametrize("actions", [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)], ids=["discrete", "box"])
 @pytest.mark.parametrize("see_previous", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_holds_the_actors_cell_and_acts_alike_without_the_critics(
+def test_run_keeps_the_actors_cell_and_acts_the_same_without_the_critics(
     kind: Any, see_previous: bool, actions: Any
 ) -> None:
     policy = policy_of(kind, see_previous=see_previous, actions=actions)
@@ -103,7 +103,7 @@ def test_a_run_holds_the_actors_cell_and_acts_alike_without_the_critics(
     assert np.abs(theirs["cells"]).max() > 0.1
 
 
-def test_what_was_done_and_earned_before_is_seen() -> None:
+def test_previous_actions_and_rewards_are_features() -> None:
     features = Features(SEEN, spaces.MultiDiscrete([2, 3], start=[5, 1]), see_previous=True)
     seen = Seen({(): np.zeros((3, 5), np.float32)}, np.array([False, True, False]), None,
                 np.array([[1, 0], [0, 0], [0, 2]]), np.array([1.5, 0.0, -2.0]))  # fmt: skip
@@ -125,6 +125,6 @@ def test_what_was_done_and_earned_before_is_seen() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"kind": "rnn"}, {"cell": []}, {"see_previous": True}, {"kind": "gru"}])
-def test_what_fits_nothing_is_refused(wrong: dict[str, Any]) -> None:
+def test_saved_policies_that_do_not_fit_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises((ValueError, IndexError)):
         loaded_policy({**policy_of("lstm").saved(), **wrong}, SEEN, spaces.Discrete(3))

@@ -1,4 +1,4 @@
-"""What networks are given of observations: bytes as numbers from 0 to 1."""
+"""Features of observations: bytes become numbers from 0 to 1."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bytes_of_any_shape_are_scaled_to_the_unit_interval(space: spaces.Space[
 
 
 @pytest.mark.parametrize("space", [bytes_of(7, 7, 3, largest=10), spaces.Box(0, 255, (5,), np.int16)], ids=str)
-def test_small_bounds_and_other_dtypes_are_left_as_they_are(space: spaces.Box) -> None:
+def test_small_bounds_and_other_dtypes_are_not_scaled(space: spaces.Box) -> None:
     space.seed(0)
     features, seen = Features(space, ACTIONS), space.sample()[None]
     np.testing.assert_array_equal(features.vector({(): seen}), seen.reshape(1, -1))
@@ -85,5 +85,5 @@ SEVERAL = spaces.Dict(a=spaces.Discrete(3), b=bytes_of(36, 36, 3), c=bytes_of(9)
     ],
     ids=str,
 )
-def test_description_says_how_images_and_bytes_are_seen(space: spaces.Space[Any], said: str) -> None:
+def test_description_names_the_treatment_of_images_and_bytes(space: spaces.Space[Any], said: str) -> None:
     assert Features(space, ACTIONS).description() == said

@@ -40,7 +40,7 @@ def policy_of(sizes: tuple[int, ...], actions: spaces.Space[Any], squash: bool =
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_a_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]) -> None:
+def test_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]) -> None:
     policy = policy_of(sizes, spaces.Discrete(sizes[-1]))
     rows = np.random.default_rng(1).normal(size=(64, sizes[0])).astype(np.float32)
     whole, _ = policy.output(rows, {})
@@ -64,7 +64,7 @@ def remembering(size: int = 5, units: int = 33) -> NumpyPolicy:
     return NumpyPolicy(features, layers, "relu", head_for(actions), 7, None, Cells("gru", [cell]), embedding)
 
 
-def test_a_row_has_the_same_bits_among_any_number_of_rows_that_are_remembered() -> None:
+def test_recurrent_row_has_the_same_bits_among_any_number_of_rows() -> None:
     policy = remembering()
     rows = np.random.default_rng(1).normal(size=(3, 64, 9)).astype(np.float32)
     whole, memory = [], policy.first_memory(64)
@@ -79,7 +79,7 @@ def test_a_row_has_the_same_bits_among_any_number_of_rows_that_are_remembered() 
             assert said.tobytes() == expected[part].tobytes(), count
 
 
-def test_an_embedding_that_does_not_fit_is_refused() -> None:
+def test_embedding_that_does_not_fit_is_refused() -> None:
     policy = remembering()
     saved, spaces_ = policy.saved(), (spaces.Box(-9, 9, (5,), np.float32), spaces.Discrete(3))
     again = loaded_policy(pickle.loads(pickle.dumps(saved)), *spaces_)
@@ -93,9 +93,9 @@ def test_an_embedding_that_does_not_fit_is_refused() -> None:
         loaded_policy({**saved, "embedding": [weights[:, :-1], bias[:-1]]}, *spaces_)
 
 
-def test_and_with_another_kernel_of_the_matrix_product() -> None:
+def test_row_has_the_same_bits_with_another_matrix_kernel() -> None:
     """OpenBLAS has one for every kind of processor; Haswell's runs on all that have AVX2."""
-    file = f"{__file__}::test_a_row_has_the_same_bits_among_any_number_of_rows"
+    file = f"{__file__}::test_row_has_the_same_bits_among_any_number_of_rows"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(command, env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]
@@ -103,7 +103,7 @@ def test_and_with_another_kernel_of_the_matrix_product() -> None:
 
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize("squash", [False, True])
-def test_a_policy_comes_back_from_what_a_run_holds(name: str, squash: bool) -> None:
+def test_policy_loaded_from_a_run_equals_the_saved_one(name: str, squash: bool) -> None:
     actions = ACTIONS[name]
     outputs = {"discrete": 3, "multi-discrete": 5, "binary": 4, "box": 3}[name]
     policy = policy_of((4, 8, outputs), actions, squash)
@@ -123,7 +123,7 @@ class _OwnPolicy(NumpyPolicy):
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-def test_a_policy_that_has_travelled_acts_with_the_same_bits(activation: str) -> None:
+def test_pickled_policy_acts_with_the_same_bits(activation: str) -> None:
     rng, actions = np.random.default_rng(0), spaces.Discrete(2)
     layers = [(rng.normal(size=(3, 5)).astype(np.float32), rng.normal(size=5)), (rng.normal(size=(5, 2)), np.ones(2))]
     features = Features(spaces.Box(-1, 1, (3,), np.float32), actions)
@@ -137,15 +137,15 @@ def test_a_policy_that_has_travelled_acts_with_the_same_bits(activation: str) ->
     assert one._features.vector({(): rows}).tobytes() == rows.tobytes()
 
 
-def test_binary_actions_are_as_likely_as_their_logits_say() -> None:
+def test_binary_actions_have_the_probabilities_of_their_logits() -> None:
     head = head_for(spaces.MultiBinary(2))
     output = np.tile(np.array([[0.0, 1.5]], np.float32), (20_000, 1))
     drawn = head.choose(output, head.noise(np.random.default_rng(0), 1, 20_000)[0], None)
     assert drawn.mean(axis=0) == pytest.approx([0.5, 1 / (1 + np.exp(-1.5))], abs=0.015)
 
 
-def test_a_number_outside_its_space_is_no_neighbours() -> None:
-    """It is counted and told where the env runs; here it is none of the columns."""
+def test_number_outside_its_space_sets_no_feature() -> None:
+    """It is reported where the env runs; here it sets none of the columns."""
     features = Features(spaces.Tuple((spaces.Discrete(4), spaces.MultiDiscrete([2, 3]))), spaces.Discrete(2))
     seen = {(0,): np.array([1, 5, -1]), (1,): np.array([[1, 2], [2, 0], [-1, 3]])}
     assert features.vector(seen).tolist() == [

@@ -11,7 +11,7 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.core.policy import Seen
 from multiverse.policies.heads import action_of
-from multiverse.policies.random_policy import RandomPolicy
+from multiverse.policies.simple_policies import RandomPolicy
 
 
 def drawn(space: spaces.Space[Any], masks: Any = None, rows: int = 2000) -> tuple[Any, Any]:
@@ -25,7 +25,7 @@ def drawn(space: spaces.Space[Any], masks: Any = None, rows: int = 2000) -> tupl
     return actions, policy.for_env(actions)
 
 
-def test_boxes_are_filled_evenly_whatever_their_bounds() -> None:
+def test_random_box_actions_are_uniform_between_any_bounds() -> None:
     space = spaces.Box(np.array([[-0.1, 2.0]]), np.array([[0.1, 6.0]]), dtype=np.float64)
     actions, given = drawn(space)
     assert np.abs(actions).max() <= 1 and np.allclose(actions.mean(axis=0), 0, atol=0.06)
@@ -38,27 +38,27 @@ def test_boxes_are_filled_evenly_whatever_their_bounds() -> None:
 @pytest.mark.parametrize(
     "space", [spaces.Discrete(3, start=2), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2)], ids=str
 )
-def test_other_actions_are_all_as_likely(space: Any) -> None:
+def test_random_discrete_actions_are_uniform(space: Any) -> None:
     _, given = drawn(space)
     kinds, counts = np.unique(given.reshape(2000, -1), axis=0, return_counts=True)
     assert len(kinds) in (3, 4, 6) and counts.min() > 0.8 * 2000 / len(kinds)
     assert all(kind.reshape(space.shape) in space for kind in kinds.astype(space.dtype))
 
 
-def test_what_is_not_open_is_never_chosen() -> None:
+def test_closed_actions_are_never_drawn() -> None:
     masks = np.tile([True, False, True], (2000, 1))
     actions, _ = drawn(spaces.Discrete(3), masks)
     assert set(actions.tolist()) == {0, 2}
 
 
-def test_what_it_cannot_do_is_said() -> None:
-    with pytest.raises(mv.InvalidRequest, match="random actions need bounds on every side"):
+def test_random_policy_refuses_unbounded_spaces_and_missing_noise() -> None:
+    with pytest.raises(mv.InvalidRequest, match="random actions need finite bounds"):
         RandomPolicy(spaces.Box(-np.inf, np.inf, (2,)))
     with pytest.raises(mv.InvalidRequest, match="no most likely action"):
         RandomPolicy(spaces.Discrete(2)).act(Seen({}, np.zeros(1, np.bool_)), None, {})
 
 
-def test_an_evaluation_has_each_task_in_turn_on_seeds_of_its_own() -> None:
+def test_evaluation_plays_each_task_in_turn_with_separate_seeds() -> None:
     plan, training = mv.EachTask(3, [7, 9]), mv.DerivedSeeds(3)
     found = [plan(0, number) for number in range(4)]
     assert [one.task for one in found] == [7, 9, 7, 9]

@@ -1,4 +1,4 @@
-"""Teams that act in numpy: the same as in torch, and the same bits whoever else is in the batch."""
+"""Teams that act in numpy: the same as in torch, and the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("agents", range(1, 17))
-def test_logits_are_torchs_whoever_is_there(agents: int) -> None:
+def test_logits_equal_those_of_torch_for_any_present_agents(agents: int) -> None:
     networks, policy = made(agents)
     x, teams = rows(3 * agents), np.repeat([0, 1, 2], agents)
     teams[np.random.default_rng(agents).random(3 * agents) < 0.3] = -1
@@ -43,7 +43,7 @@ def test_logits_are_torchs_whoever_is_there(agents: int) -> None:
     np.testing.assert_allclose(policy.output(x, teams), expected, atol=2e-4)
 
 
-def test_the_order_of_rows_does_not_matter_and_none_is_each_by_itself() -> None:
+def test_row_order_does_not_matter_and_no_teams_means_single_agents() -> None:
     _, policy = made(3)
     x, teams, order = rows(12), np.repeat(np.arange(4), 3), np.random.default_rng(1).permutation(12)
     np.testing.assert_allclose(policy.output(x[order], teams[order]), policy.output(x, teams)[order], atol=1e-5)
@@ -52,7 +52,7 @@ def test_the_order_of_rows_does_not_matter_and_none_is_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize("agents", [1, 3, 8])
-def test_a_team_has_the_same_bits_in_every_batch(agents: int) -> None:
+def test_team_has_the_same_bits_in_every_batch(agents: int) -> None:
     _, policy = made(agents)
     x, teams = rows(9 * agents), np.repeat(np.arange(9), agents)
     teams[1::5] = -1
@@ -65,12 +65,12 @@ def test_a_team_has_the_same_bits_in_every_batch(agents: int) -> None:
     assert policy.output(x[there], teams[there]).tobytes() == whole[there].tobytes()
 
 
-def test_nobody_at_all_is_no_error() -> None:
+def test_batch_without_agents_is_valid() -> None:
     _, policy = made()
     assert (policy.output(rows(3), np.full(3, -1)) == 0).all()
 
 
-def test_a_run_holds_it() -> None:
+def test_policy_of_a_run_equals_the_saved_one() -> None:
     frozen = np.full(7, 0.1, np.float32), np.full(7, 2.0, np.float32)
     _, policy = made(3, frozen)
     again = loaded_policy(policy.saved(), SEEN, ACTIONS)

@@ -41,7 +41,7 @@ class Uneven(gym.Env[Any, Any]):
 
 
 class Counted(Uneven):
-    """With a file that has a byte for each of its steps, whoever took them."""
+    """Env that appends a byte to a file at each step."""
 
     def __init__(self, file: str, dies: str | None = None) -> None:
         super().__init__(dies)
@@ -54,7 +54,7 @@ class Counted(Uneven):
 
 
 class Once(Walk):
-    """In the given step of all, once ever: what it is told to do to its process."""
+    """Env that performs a given deed on its process, once, in the given step of all."""
 
     def __init__(self, mark: str = "", at: int = 0, deed: str = "") -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Once(Walk):
 
 
 class Versioned:
-    """Does what its version says, so that actions tell who acted."""
+    """Policy whose actions follow from its version, so that actions identify it."""
 
     def __init__(self, version: int) -> None:
         self.version = version

@@ -1,11 +1,12 @@
-"""Collecting while somebody learns: workers' rollouts are whole and in order, each knows who acted in it, and every env
-step is accounted for, whatever happens on the way."""
+"""Asynchronous collection: workers' rollouts are complete, in order and of known versions, and every env step is
+accounted for, whatever happens meanwhile."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,9 +17,10 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
 from multiverse.ipc import interrupts
-from multiverse.rollouts.asynchronous import Account, AsynchronousCollector, RolloutQueue, WorkerRollout
-from multiverse.rollouts.collector import rollout_fields
+from multiverse.rollouts.asynchronous import Account, AsynchronousCollection, RolloutQueue, WorkerRollout
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import Rollout, RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.envs import Walk
@@ -44,7 +46,7 @@ def taken(queue: RolloutQueue, envs: int, version: int) -> list[int] | None:
 
 
 @pytest.mark.fault("F2")
-def test_a_full_queue_discards_its_oldest() -> None:
+def test_full_queue_discards_its_oldest_rollout() -> None:
     queue = RolloutQueue(4, max_lag=9)
     for version in range(5):
         queue.put(rollout(version))
@@ -53,7 +55,7 @@ def test_a_full_queue_discards_its_oldest() -> None:
 
 
 @pytest.mark.fault("F2")
-def test_where_workers_rest_instead_nothing_is_discarded() -> None:
+def test_queue_without_discards_keeps_all_rollouts() -> None:
     queue = RolloutQueue(4, max_lag=9, discards=False)
     for version in range(3):
         queue.put(rollout(version))
@@ -62,7 +64,7 @@ def test_where_workers_rest_instead_nothing_is_discarded() -> None:
 
 
 @pytest.mark.fault("F3")
-def test_what_is_too_old_is_discarded_and_what_is_learned_from_never_is() -> None:
+def test_rollouts_beyond_the_lag_are_discarded_before_learning() -> None:
     queue = RolloutQueue(8, max_lag=2)
     for version in (0, 1, 2, 3):
         queue.put(rollout(version))
@@ -71,14 +73,14 @@ def test_what_is_too_old_is_discarded_and_what_is_learned_from_never_is() -> Non
 
 
 @pytest.mark.fault("F3")
-def test_a_lag_of_0_takes_the_present_policys_rollouts_only() -> None:
+def test_lag_of_0_accepts_only_rollouts_of_the_current_policy() -> None:
     queue = RolloutQueue(8, max_lag=0)
     for version in (4, 5, 4, 5):
         queue.put(rollout(version))
     assert taken(queue, 4, 5) == [5, 5] and queue.account.largest_lag == 0
 
 
-def test_no_slow_worker_is_needed_where_shares_are_unequal() -> None:
+def test_queue_needs_no_slow_worker_with_unequal_shares() -> None:
     """8 envs as 3, 3 and 2: of two workers alone, a queue that was cut down to 8 would never have more than 6."""
     queue = RolloutQueue(8, max_lag=9)
     for version in range(6):
@@ -86,14 +88,14 @@ def test_no_slow_worker_is_needed_where_shares_are_unequal() -> None:
     assert taken(queue, 8, 5) == [3, 4, 5]
 
 
-def test_what_waited_when_it_was_saved_is_discarded() -> None:
+def test_waiting_steps_of_a_saved_account_count_as_discarded() -> None:
     saved = Account(sent=60, used=30, discarded_unfinished=5, lost=5, waiting=20)
     again = Account.saved(asdict(saved))
     assert again == Account(sent=60, used=30, discarded_unfinished=25, lost=5) and adds_up(again)
 
 
 @pytest.mark.fault("F2")
-def test_whatever_is_put_and_taken_every_step_is_accounted_for() -> None:
+def test_every_step_in_the_queue_is_accounted_for() -> None:
     rng = np.random.default_rng(0)
     for discards in (True, False):
         queue, version = RolloutQueue(6, max_lag=2, discards=discards), 0
@@ -111,7 +113,7 @@ def test_whatever_is_put_and_taken_every_step_is_accounted_for() -> None:
         assert queue.account.waiting == 0 and adds_up(queue.account) and queue.account.used > 0
 
 
-def test_who_takes_hears_what_ended_whoever_puts() -> None:
+def test_error_of_the_collecting_thread_is_raised_to_the_learner() -> None:
     queue = RolloutQueue(4, max_lag=9)
     queue.fail(RuntimeError("that is why"))
     with pytest.raises(RuntimeError, match="that is why"):
@@ -122,24 +124,27 @@ def test_who_takes_hears_what_ended_whoever_puts() -> None:
 # -- with envs ---------------------------------------------------------------------------------------------------
 
 
-Collecting = Callable[..., AsynchronousCollector]
+Collecting = Callable[..., Collector]
 
 
 @pytest.fixture(params=["process", "thread"])
 def collecting(request: pytest.FixtureRequest) -> Any:
     made: list[Any] = []
 
-    def make(env: Any = Once, queue_size: int = 100, max_lag: int = 10**6, discards: bool = True, **how: Any) -> Any:
-        described = env(**how.get("env_kwargs", {}))
+    def make(
+        env: Any = Once, queue_size: int = 100, max_lag: int = 10**6, discards: bool = True, **options: Any
+    ) -> Any:
+        described = env(**options.get("env_kwargs", {}))
         space, dtype = described.observation_space, ((), np.int64)
         shape = RolloutShape(SINGLE_AGENT, space, STEPS, NUM_ENVS, dtype, noise=((), np.float32))
         fields = rollout_fields([shape], NUM_ENVS)
-        how = {"on_failure": "restart", "workers": 2, **how}
+        options = {"on_failure": "restart", "workers": 2, **options}
         envs = make_with_fields(
             env, NUM_ENVS, request.param, fields=lambda _: fields, reset_plan=PLAN, autoreset="same_step", copy=False,
-            infos=False, **how,
+            infos=False, **options,
         )  # fmt: skip
-        collector = AsynchronousCollector(envs, [shape], None, PLAN, queue_size, max_lag, discards)
+        strategy = partial(AsynchronousCollection, queue_size=queue_size, max_lag=max_lag, discards=discards)
+        collector = Collector(envs, [shape], None, PLAN, strategy=strategy)
         made.append((collector, envs))
         envs.reset()
         collector.begin()
@@ -147,12 +152,17 @@ def collecting(request: pytest.FixtureRequest) -> Any:
 
     yield make
     for collector, envs in made:
-        collector.stop()
+        asynchronous(collector).stop()
         envs.close()
 
 
+def asynchronous(collector: Collector) -> AsynchronousCollection:
+    assert isinstance(collector.strategy, AsynchronousCollection)
+    return collector.strategy
+
+
 def columns_of(rollouts: list[Rollout], env_id: int) -> list[tuple[Rollout, int]]:
-    """Where an env's rows are, rollout after rollout."""
+    """Columns of an env, rollout after rollout."""
     found = []
     for one in rollouts:
         slots = [slot for part in one.parts for slot in part.slots]
@@ -161,19 +171,20 @@ def columns_of(rollouts: list[Rollout], env_id: int) -> list[tuple[Rollout, int]
 
 
 def several(
-    collector: AsynchronousCollector, updates: int, all_envs: bool = False, slow: bool = False
+    collector: Collector, updates: int, all_envs: bool = False, slow: bool = False
 ) -> tuple[list[Rollout], list[Any]]:
-    """What a learner gets that needs a moment for each update; until every env was heard of, if that is asked.
+    """Rollouts for a learner that needs a moment for each update; with `all_envs`, until every env has delivered.
     `slow`: each update but the first begins when the queue is full."""
-    rng, rollouts, episodes, heard = np.random.default_rng(0), [], [], set()
-    while len(rollouts) < updates or (all_envs and len(heard) < NUM_ENVS):
-        assert not slow or collector._thread is None or eventually(lambda: collector._queue.full)
+    strategy = asynchronous(collector)
+    rng, rollouts, episodes, delivered = np.random.default_rng(0), [], [], set()
+    while len(rollouts) < updates or (all_envs and len(delivered) < NUM_ENVS):
+        assert not slow or strategy.thread is None or eventually(lambda: strategy.queue.full)
         collected = collector.collect([Versioned(len(rollouts))], rng)
         assert collected is not None
-        (one,) = collector.full
+        (one,) = collector.rollouts
         assert collector.env_steps == one.rewards.size
         rollouts.append(one)
-        heard.update(slot for part in one.parts for slot in part.slots)
+        delivered.update(slot for part in one.parts for slot in part.slots)
         episodes += collected.episodes
         time.sleep(0.002)
     return rollouts, episodes
@@ -181,15 +192,15 @@ def several(
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize("slow", [False, True])
-def test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be(collecting: Collecting, slow: bool) -> None:
+def test_asynchronous_rows_are_complete_in_order_and_of_their_version(collecting: Collecting, slow: bool) -> None:
     """Walk's numbers show one step too many or too few for ever after, and one rollout that was discarded likewise: so
     workers rest where the queue is full, however slow the learner is."""
     collector = collecting(queue_size=3, discards=False)
-    put, whole = collector._queue.put, []
-    collector._queue.put = lambda one: (whole.append(one.env_steps), put(one))  # type: ignore[method-assign, func-returns-value, assign]
+    put, whole = asynchronous(collector).queue.put, []
+    asynchronous(collector).queue.put = lambda one: (whole.append(one.env_steps), put(one))  # type: ignore[method-assign, func-returns-value, assign]
     rollouts, _ = several(collector, 12, all_envs=True, slow=slow)
-    collector.stop()
-    assert sum(whole) <= collector._envs.failures.steps_sent, "none is handed out that was cut short"
+    asynchronous(collector).stop()
+    assert sum(whole) <= asynchronous(collector)._envs.failures.steps_sent, "none is handed out that was cut short"
     versions = set()
     for env_id in range(NUM_ENVS):
         env, episode, last = Walk(), 0, -1
@@ -204,7 +215,7 @@ def test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be(coll
             versions.add(version)
             for t in range(STEPS):
                 assert (one.observations[()][t, column] == seen.astype(np.float32)).all()
-                assert one.actions[t, column] == version % 3, "who acted is who is said to have"
+                assert one.actions[t, column] == version % 3, "the recorded version acted"
                 seen, reward, over, cut, _ = env.step(version % 3)
                 assert one.rewards[t, column] == np.float32(reward)
                 assert (one.terminated[t, column], one.truncated[t, column]) == (over, cut) and one.valid[t, column]
@@ -214,32 +225,33 @@ def test_rows_are_whole_and_in_order_and_of_the_version_they_are_said_to_be(coll
                     seen, _ = env.reset(seed=PLAN(env_id, episode).seed)
             assert (one.last[()][column] == seen.astype(np.float32)).all()
     assert len(versions) > 1
-    account = collector.account
+    account = asynchronous(collector).account
     assert adds_up(account) and account.waiting == 0 and account.used == sum(one.rewards.size for one in rollouts)
     assert account.discarded_full == account.discarded_old == account.lost == 0
-    assert account.sent == collector._envs.failures.steps_sent and max(versions) < len(rollouts)
+    assert account.sent == asynchronous(collector)._envs.failures.steps_sent and max(versions) < len(rollouts)
 
 
 @pytest.mark.fault("F2", "F3")
-def test_the_lag_is_bounded_and_so_is_the_queue(collecting: Collecting) -> None:
+def test_lag_and_queue_are_bounded(collecting: Collecting) -> None:
     collector = collecting(queue_size=1, max_lag=1)
     rollouts, _ = several(collector, 15)
     assert all(version - part.version <= 1 for version, one in enumerate(rollouts) for part in one.parts)
-    assert collector.account.largest_lag <= 1
-    assert eventually(lambda: collector.account.discarded_full > 0), "nobody takes, and nobody waits for that"
-    assert collector._queue.envs < 2 * NUM_ENVS
-    collector.stop()
-    assert adds_up(collector.account)
+    assert asynchronous(collector).account.largest_lag <= 1
+    assert eventually(lambda: asynchronous(collector).account.discarded_full > 0), "no rollout was discarded"
+    assert asynchronous(collector).queue.envs < 2 * NUM_ENVS
+    asynchronous(collector).stop()
+    assert adds_up(asynchronous(collector).account)
 
 
 @pytest.mark.fault("F2")
-def test_workers_rest_where_the_queue_is_full_and_go_on_when_it_is_not(collecting: Collecting) -> None:
+def test_workers_pause_while_the_queue_is_full(collecting: Collecting) -> None:
     collector = collecting(queue_size=2, discards=False)
     several(collector, 3)
-    assert eventually(lambda: collector._queue.full) and settled(collector) and collector._queue.envs < 3 * NUM_ENVS
+    queue = asynchronous(collector).queue
+    assert eventually(lambda: queue.full) and settled(collector) and queue.envs < 3 * NUM_ENVS
     several(collector, 8)
-    collector.stop()
-    account = collector.account
+    asynchronous(collector).stop()
+    account = asynchronous(collector).account
     assert account.discarded_full == 0 and account.used == 11 * STEPS * NUM_ENVS and adds_up(account)
 
 
@@ -250,11 +262,11 @@ def eventually(holds: Callable[[], bool]) -> bool:
     return holds()
 
 
-def settled(collector: AsynchronousCollector) -> bool:
-    """Whether nobody steps any more, after a while."""
+def settled(collector: Collector) -> bool:
+    """Whether all workers have stopped stepping, after a while."""
     first, seen, since = time.monotonic(), -1, 0.0
     while time.monotonic() < first + ENOUGH_S:
-        now = collector._envs.failures.steps_sent
+        now = asynchronous(collector)._envs.failures.steps_sent
         if now != seen:
             seen, since = now, time.monotonic()
         if time.monotonic() > since + 0.3:
@@ -263,23 +275,23 @@ def settled(collector: AsynchronousCollector) -> bool:
     return False
 
 
-def test_a_rest_costs_nothing(collecting: Collecting) -> None:
-    """What was being filled is filled, what waits goes on waiting."""
+def test_pause_discards_no_steps(collecting: Collecting) -> None:
+    """Rows in progress are completed, and waiting rollouts remain."""
     collector = collecting(queue_size=3)
     several(collector, 2)
-    collector.rest()
-    assert eventually(lambda: collector.account.waiting > 0) and settled(collector)
-    before = asdict(collector.account)
+    asynchronous(collector).rest()
+    assert eventually(lambda: asynchronous(collector).account.waiting > 0) and settled(collector)
+    before = asdict(asynchronous(collector).account)
     several(collector, 4)
-    collector.stop()
-    after = collector.account
+    asynchronous(collector).stop()
+    after = asynchronous(collector).account
     assert before["waiting"] > 0 and after.discarded_old == 0 and after.used == 6 * STEPS * NUM_ENVS and adds_up(after)
 
 
 @pytest.mark.fault("G7", "F2")
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("collecting", ["process"], indirect=True)
-def test_a_worker_that_dies_costs_a_row_of_its_own_rollout(collecting: Collecting, tmp_path: Path, slow: bool) -> None:
+def test_worker_that_dies_costs_one_row_of_its_rollout(collecting: Collecting, tmp_path: Path, slow: bool) -> None:
     """Workers rest where the queue is full, because the lost row might be in what would be discarded."""
     kwargs = {"mark": str(tmp_path / "died"), "at": 14, "deed": "dies"}
     collector = collecting(queue_size=3, discards=False, env_kwargs=kwargs)
@@ -287,52 +299,52 @@ def test_a_worker_that_dies_costs_a_row_of_its_own_rollout(collecting: Collectin
     while not any((~one.valid).any() for one in rollouts) and time.monotonic() < first + ENOUGH_S:
         more, ended = several(collector, 1, slow=slow)
         rollouts, episodes = rollouts + more, episodes + ended
-    collector.stop()
-    assert collector._envs.failures.worker_restarts == 1
+    asynchronous(collector).stop()
+    assert asynchronous(collector)._envs.failures.worker_restarts == 1
     lost = [(one, t, s) for one in rollouts for t, s in zip(*np.nonzero(~one.valid))]
-    assert len(lost) == 2 == collector.account.lost, "of both envs of that worker, and of no other"
+    assert len(lost) == 2 == asynchronous(collector).account.lost, "of both envs of that worker, and of no other"
     assert all(one.truncated[t, s] and one.rewards[t, s] == 0.0 for one, t, s in lost)
     assert len([one for one in episodes if one.lost]) == 2
-    account = collector.account
-    assert adds_up(account) and account.sent == collector._envs.failures.steps_sent
+    account = asynchronous(collector).account
+    assert adds_up(account) and account.sent == asynchronous(collector)._envs.failures.steps_sent
     assert account.used == sum(one.valid.sum() for one in rollouts)
 
 
 @pytest.mark.fault("F3")
-def test_rows_of_a_worker_that_is_stopped_halfway_are_not_handed_out(collecting: Collecting, tmp_path: Path) -> None:
-    """One worker is in its fourth step of nine when all are told to stop."""
+def test_rows_of_a_worker_stopped_halfway_are_not_delivered(collecting: Collecting, tmp_path: Path) -> None:
+    """One worker is in its fourth step of nine when the stop is requested."""
     waits = tmp_path / "waits"
     collector = collecting(env_kwargs={"mark": str(waits), "at": 4, "deed": "waits"})
-    put, handed_out = collector._queue.put, set[int]()
+    put, handed_out = asynchronous(collector).queue.put, set[int]()
 
     def note(one: WorkerRollout) -> None:
         handed_out.update(slot for rollout in one.rollouts for part in rollout.parts for slot in part.slots)
         put(one)
 
-    collector._queue.put = note  # type: ignore[method-assign]
+    asynchronous(collector).queue.put = note  # type: ignore[method-assign]
     collector.collect([Versioned(0)], np.random.default_rng(0), waits.exists)
     assert eventually(waits.exists) and eventually(lambda: bool(handed_out))
-    collector._requests.ask()
+    asynchronous(collector).stop_requests.ask()
     assert settled(collector)
     Path(f"{waits}.go").touch()
-    collector.stop()
+    asynchronous(collector).stop()
     assert len(handed_out) == NUM_ENVS // 2, "rows of the worker that was not stopped halfway"
-    assert adds_up(collector.account) and collector.account.discarded_unfinished > 0
+    assert adds_up(asynchronous(collector).account) and asynchronous(collector).account.discarded_unfinished > 0
 
 
 @pytest.mark.fault("A9")
-def test_an_env_that_raises_ends_it_with_that_error(collecting: Collecting, tmp_path: Path) -> None:
+def test_exception_of_an_env_ends_collection_with_that_error(collecting: Collecting, tmp_path: Path) -> None:
     kwargs = {"mark": str(tmp_path / "raised"), "at": 30, "deed": "raises"}
     collector = collecting(env_kwargs=kwargs, on_failure="raise", queue_size=1)
     with pytest.raises(mv.EnvFailed, match="it raised"):
         several(collector, 1000)
-    collector.stop()
-    assert adds_up(collector.account)
+    asynchronous(collector).stop()
+    assert adds_up(asynchronous(collector).account)
 
 
 @pytest.mark.fault("A14", "G4")
 @pytest.mark.parametrize("collecting", ["process"], indirect=True)
-def test_a_stop_does_not_wait_for_a_worker_that_hangs(
+def test_stop_does_not_wait_for_a_worker_that_hangs(
     collecting: Collecting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
@@ -340,13 +352,13 @@ def test_a_stop_does_not_wait_for_a_worker_that_hangs(
     collector = collecting(env_kwargs=kwargs, reply_timeout_s=None, close_timeout_s=0.2)
     several(collector, 4)
     assert eventually((tmp_path / "hung").exists)
-    thread = collector._thread
-    collector.stop()
-    assert thread is not None and not thread.is_alive() and adds_up(collector.account)
+    thread = asynchronous(collector).thread
+    asynchronous(collector).stop()
+    assert thread is not None and not thread.is_alive() and adds_up(asynchronous(collector).account)
 
 
-def test_it_is_told_to_end_before_anything_came(collecting: Collecting) -> None:
+def test_stop_request_before_the_first_rollout_returns_none(collecting: Collecting) -> None:
     collector = collecting(max_lag=-1)  # whatever comes before the question is too old
     assert collector.collect([Versioned(0)], np.random.default_rng(0), lambda: True) is None
-    collector.stop()
-    assert adds_up(collector.account) and collector.account.used == 0
+    asynchronous(collector).stop()
+    assert adds_up(asynchronous(collector).account) and asynchronous(collector).account.used == 0

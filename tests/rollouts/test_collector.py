@@ -14,9 +14,10 @@ from multiverse.core.policy import Seen
 from multiverse.policies.features import Features
 from multiverse.policies.heads import DiscreteHead
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.rollouts.collector import Collected, Collector, rollout_fields
-from multiverse.rollouts.episodes import ActionLog
+from multiverse.rollouts.collector import Collector
+from multiverse.rollouts.episodes import ActionLog, Collected
 from multiverse.rollouts.rollout import Rollout, RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import ALL, Configuration, make_with_fields, over
 from tests.envs import Walk
 from tests.rollouts.envs import Unlucky
@@ -64,14 +65,14 @@ def collected(collector: Collector, policy: NumpyPolicy, rng: np.random.Generato
 
 
 @pytest.mark.parametrize("where", ["in workers", "in the caller"])
-def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration, where: str) -> None:
+def test_rollout_equals_stepping_by_hand(config: Configuration, where: str) -> None:
     fields = fields_for(config.num_envs) if where == "in workers" else None
     with config.make(Walk, env_kwargs={"length": 3}, autoreset="same_step", copy=False, infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         policy, rng = policy_for(envs), np.random.default_rng(1)
         for k in range(3):
-            told = collected(collector, policy, rng, envs)
+            result = collected(collector, policy, rng, envs)
             expected = by_hand(config.num_envs, policy, k)
             for name in ("rewards", "terminated", "truncated", "actions", "starts"):
                 kept = getattr(rollout, name)
@@ -82,7 +83,7 @@ def test_a_rollout_is_what_stepping_by_hand_gives(config: Configuration, where: 
             assert list(zip(steps.tolist(), slots.tolist())) == expected["ends"]
             assert rollout.valid.all() and rollout.policy_version == 3
             assert (finals[()] == expected["finals"].astype(np.float32)).all()
-            assert [(e.env_id, e.index, e.seed, e.returned, e.length) for e in told.episodes] == expected["episodes"]
+            assert [(e.env_id, e.index, e.seed, e.returned, e.length) for e in result.episodes] == expected["episodes"]
 
 
 def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
@@ -122,24 +123,24 @@ def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
 @pytest.mark.fault("B4")
 @pytest.mark.parametrize("where", ["in workers", "in the caller"])
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_a_lost_step_is_never_learned_from(tmp_path: Path, executor: Any, where: str) -> None:
+def test_lost_step_is_never_learned_from(tmp_path: Path, executor: Any, where: str) -> None:
     makers = [Unlucky, lambda: Unlucky(str(tmp_path / "note"))]
     fields = fields_for(2) if where == "in workers" else None
     with make_with_fields(makers, executor=executor, autoreset="same_step", on_failure="restart", infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
-        told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
+        result = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
         assert rollout.valid[:, 0].all() and rollout.valid[:, 1].tolist() == [True, True, False, True, True, True, True]
-        assert rollout.truncated[2, 1] and rollout.rewards[2, 1] == 0.0 and told.lost_steps == 1
+        assert rollout.truncated[2, 1] and rollout.rewards[2, 1] == 0.0 and result.lost_steps == 1
         assert rollout.ends()[2][()].tolist() == [[2.0, 2.0]]  # what was delivered last
         assert rollout.observations[()][3, 1].tolist() == [0.0, 0.0] and rollout.starts[3, 1]
-        assert [(e.env_id, e.lost) for e in told.episodes] == [(1, True)]
+        assert [(e.env_id, e.lost) for e in result.episodes] == [(1, True)]
         failures = envs.failures
         assert failures.steps_sent == failures.steps_used + failures.steps_discarded == 2 * STEPS
 
 
 @pytest.mark.parametrize("fields", [None, fields_for(2)], ids=["in the caller", "where the envs are"])
-def test_asked_to_stop_it_leaves_the_rollout_unfinished(fields: Any) -> None:
+def test_stop_request_leaves_the_rollout_unfinished(fields: Any) -> None:
     with make_with_fields(
         Walk, 2, "serial", autoreset="same_step", reset_plan=mv.DerivedSeeds(4), fields=fields
     ) as envs:
@@ -149,7 +150,7 @@ def test_asked_to_stop_it_leaves_the_rollout_unfinished(fields: Any) -> None:
         assert envs.episode_lengths.tolist() == [2, 2]
 
 
-def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
+def test_log_returns_the_actions_at_the_mark() -> None:
     with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset="same_step",
                      reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
@@ -161,7 +162,7 @@ def test_the_log_is_as_it_was_at_the_mark_whatever_came_after() -> None:
         assert [known[0].tolist() for known in collector.actions.state() if known is not None] == expected
 
 
-def test_an_episode_that_had_no_action_at_the_mark_goes_on_in_the_log() -> None:
+def test_episode_without_actions_at_the_mark_continues_in_the_log() -> None:
     log = ActionLog(1)
     (none,) = log.state()
     assert none is not None
@@ -173,15 +174,15 @@ def test_an_episode_that_had_no_action_at_the_mark_goes_on_in_the_log() -> None:
 
 
 @pytest.mark.fault("B4")
-def test_where_a_step_begins_the_next_episode_nobody_learns_from_it() -> None:
+def test_row_that_begins_an_episode_is_never_learned_from() -> None:
     """autoreset next_step: the row after an end is no step, and the one after that is its episode's first."""
     found = {}
     for mode in ("next_step", "same_step"):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset=mode,
                          reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
             collector, rollout, _ = collecting(envs)
-            told = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
-            found[mode] = rollout, told.episodes
+            result = collected(collector, policy_for(envs), np.random.default_rng(1), envs)
+            found[mode] = rollout, result.episodes
     rollout, episodes = found["next_step"]
     assert rollout.valid[:, 0].tolist() == [True, True, True, False, True, True, True]
     assert rollout.starts[:, 0].tolist() == [True, False, False, False, True, False, False]

@@ -20,20 +20,20 @@ from tests.rollouts.test_whole_episodes import EPISODES, POLICIES, TASKS, assert
 PLAN = mv.DrawnTasks(8, range(4))
 
 
-def workers(num_envs: int, count: int, env: Any = meta, **options: Any) -> mv.EpisodeWorkers:
-    return mv.EpisodeWorkers(env, num_envs, PLAN, workers=count, tasks=TASKS, **options)
+def workers(num_envs: int, count: int, env: Any = meta, **options: Any) -> mv.EpisodeCollector:
+    return mv.EpisodeCollector(env, PLAN, num_envs=num_envs, workers=count, tasks=TASKS, **options)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("num_envs", "count"), [(4, 2), (5, 3), (3, 1), (12, 2)])
-def test_workers_give_what_one_env_gives_alone(policy: str, num_envs: int, count: int) -> None:
+def test_episodes_of_workers_equal_those_of_one_env(policy: str, num_envs: int, count: int) -> None:
     with made(1) as alone, workers(num_envs, count) as side_by_side:
         acts = POLICIES[policy](alone)
         assert side_by_side.num_workers == count == len(side_by_side.worker_pids)
         assert_equal(side_by_side.collect(acts, EPISODES), collected(alone, acts))
 
 
-def test_calls_go_on_where_the_last_one_ended() -> None:
+def test_calls_continue_where_the_last_one_ended() -> None:
     with made(2) as envs, workers(4, 2) as side_by_side:
         collector, policy = mv.EpisodeCollector(envs, PLAN), network(envs)
         for episodes in (1, 5, 2):
@@ -43,7 +43,7 @@ def test_calls_go_on_where_the_last_one_ended() -> None:
         assert_equal(side_by_side.collect(policy, 3, explore=False), quiet)
 
 
-def test_the_rollout_is_padded_as_a_collectors_is() -> None:
+def test_rollout_of_workers_is_padded_as_in_the_caller() -> None:
     with made(1) as alone, workers(4, 2) as side_by_side:
         expected, found = collected(alone, network(alone)), side_by_side.collect(network(alone), EPISODES)
     assert found.rollout.steps == expected.rollout.steps and (found.rollout.valid == expected.rollout.valid).all()
@@ -52,24 +52,28 @@ def test_the_rollout_is_padded_as_a_collectors_is() -> None:
     assert set(found.seconds.share()) == {"act", "step", "receive", "store"}
 
 
-def test_an_id_with_arguments_and_wrappers() -> None:
-    wrapped: Any = {"wrappers": [partial(mv.MetaEpisode, episodes_per_task=2)], "env_kwargs": {"horizon": 5}}
-    with mv.EpisodeWorkers("multiverse/Wind-v0", 2, mv.DerivedSeeds(1), workers=2, **wrapped) as side_by_side:
+def test_env_id_with_arguments_and_wrappers_is_collected_in_workers() -> None:
+    wrapped: Any = {
+        "workers": 2,
+        "wrappers": [partial(mv.MetaEpisode, episodes_per_task=2)],
+        "env_kwargs": {"horizon": 5},
+    }
+    with mv.EpisodeCollector("multiverse/Wind-v0", mv.DerivedSeeds(1), num_envs=2, **wrapped) as side_by_side:
         policy = mv.RandomPolicy(gym.spaces.Box(-1, 1, (2,)))
         assert side_by_side.collect(policy, 3).lengths.tolist() == [10] * 3
 
 
-def test_who_has_played_its_share_does_not_play_it_again_for_one_that_was_lost(tmp_path: Path) -> None:
+def test_worker_does_not_repeat_its_share_after_another_was_lost(tmp_path: Path) -> None:
     files = [tmp_path / "lives", tmp_path / "dies"]
     makers = [partial(Counted, str(files[0])), partial(Counted, str(files[1]), str(tmp_path / "note"))]
-    with mv.EpisodeWorkers(makers, 2, mv.DerivedSeeds(1), workers=2, on_failure="restart") as side_by_side:
+    with mv.EpisodeCollector(makers, mv.DerivedSeeds(1), workers=2, on_failure="restart") as side_by_side:
         found = side_by_side.collect(mv.RandomPolicy(gym.spaces.Discrete(2)), 10)
     assert found.dropped == 5 and (tmp_path / "note").exists()
     taken = [file.stat().st_size for file in files]
     assert taken == [found.lengths[::2].sum(), found.lengths[1::2].sum() + 3]
 
 
-def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
+def test_call_after_an_interrupt_plays_the_same_episodes() -> None:
     with workers(4, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         side_by_side.collect(policy, 1)
@@ -81,19 +85,44 @@ def test_after_an_interrupt_it_goes_on_with_the_same_episodes() -> None:
         assert_equal(side_by_side.collect(policy, EPISODES), collected(alone, policy))
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     with workers(2, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         policy.portable = lambda: None  # type: ignore[assignment, method-assign, return-value]
-        with pytest.raises(mv.InvalidRequest, match="collect with an EpisodeCollector instead"):
+        with pytest.raises(mv.InvalidRequest, match=r"cannot act in workers.*collect with a vector env"):
             side_by_side.collect(policy, 2)
-        with pytest.raises(mv.InvalidRequest, match="episodes=0: at least 1"):
+        with pytest.raises(mv.InvalidRequest, match="episodes=0: expected at least 1"):
             side_by_side.collect(network(alone), 0)
-    with pytest.raises(mv.InvalidRequest, match="workers=0: at least 1"):
+    with pytest.raises(mv.InvalidRequest, match="workers=0: expected at least 1"):
         workers(2, 0)
 
 
-def test_no_process_is_left() -> None:
+def test_options_that_do_not_apply_are_refused() -> None:
+    with made(1) as envs:
+        with pytest.raises(mv.InvalidRequest, match="num_envs= cannot be used with a vector env: pass it to make_vec"):
+            mv.EpisodeCollector(envs, PLAN, num_envs=2)
+        with pytest.raises(mv.InvalidRequest, match="tasks= cannot be used with a vector env"):
+            mv.EpisodeCollector(envs, PLAN, tasks=TASKS)
+    unknown: Any = {"task": TASKS}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'task'"):
+        mv.EpisodeCollector(meta, PLAN, num_envs=2, **unknown)
+
+
+def test_collector_leaves_a_vector_env_that_it_was_given_open() -> None:
+    with made(2) as envs:
+        with mv.EpisodeCollector(envs, PLAN) as collector:
+            assert (collector.num_envs, collector.num_workers) == (2, 0)
+        assert len(collector.collect(network(envs), 1).lengths) == 1
+
+
+def test_old_name_collects_the_same_episodes_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="is now EpisodeCollector"):
+        old = mv.EpisodeWorkers(meta, 2, PLAN, workers=2, tasks=TASKS)
+    with old, made(1) as alone:
+        assert_equal(old.collect(network(alone), 3), collected(alone, network(alone), 3))
+
+
+def test_closed_collector_leaves_no_process() -> None:
     side_by_side = workers(2, 2)
     processes = [psutil.Process(pid) for pid in side_by_side.worker_pids]
     side_by_side.close()

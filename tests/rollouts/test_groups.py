@@ -9,8 +9,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.policy import Memory, Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import make_with_fields
 from tests.multi_agent.envs import FARMERS, GUARDS, Circle, Village
 
@@ -47,7 +48,7 @@ class Watching:
 
 
 def shapes_of(groups: Any) -> list[RolloutShape]:
-    """Of groups with Discrete actions."""
+    """Rollout shapes of groups with Discrete actions."""
     return [
         RolloutShape(
             group.name,
@@ -72,14 +73,14 @@ def collected(kind: Any, executor: Any, where: str, rollouts: int = 3) -> tuple[
     with make_with_fields(kind, ENVS, executor, autoreset="same_step", reset_plan=plan, **options) as envs:
         groups = envs.views.layout.groups
         collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
-        collector.keeps_actions = False
+        collector.actions.enabled = False
         envs.reset()
         collector.begin()
         policies, rng, found, episodes = [Watching(group.masks) for group in groups], np.random.default_rng(5), [], []
         for _ in range(rollouts):
-            told = collector.collect(policies, rng)
-            assert told is not None
-            episodes += told.episodes
+            result = collector.collect(policies, rng)
+            assert result is not None
+            episodes += result.episodes
             for rollout in collector.rollouts:
                 names = ("actions", "rewards", "terminated", "truncated", "valid", "starts", "acting", "action_masks")
                 arrays = {name: getattr(rollout, name).copy() for name in names}
@@ -92,7 +93,7 @@ def collected(kind: Any, executor: Any, where: str, rollouts: int = 3) -> tuple[
 
 @KINDS
 @pytest.mark.parametrize("executor", ["serial", "process", "hybrid"])
-def test_workers_fill_what_the_caller_does(kind: Any, executor: Any) -> None:
+def test_rollouts_of_workers_equal_those_of_the_caller(kind: Any, executor: Any) -> None:
     here, expected_episodes = collected(kind, "serial", "in the caller")
     there, episodes = collected(kind, executor, "in workers")
     for ours, theirs in zip(there, here):
@@ -101,7 +102,7 @@ def test_workers_fill_what_the_caller_does(kind: Any, executor: Any) -> None:
     assert episodes == expected_episodes and episodes
 
 
-def test_rollouts_are_what_stepping_the_agents_gives() -> None:
+def test_rollouts_of_groups_equal_stepping_the_agents() -> None:
     """The same actions given to a vector env by its users' own methods."""
     found, episodes = collected(Village, "serial", "in workers", rollouts=1)
     with mv.make_vec(Village, ENVS, "serial", env_kwargs={"agents": (*FARMERS, *GUARDS)}, autoreset="same_step",
@@ -147,12 +148,12 @@ def test_memory_advances_where_a_slot_acts(kind: Any) -> None:
         assert chosen[rollout["acting"]].all()  # only what was open
 
 
-def test_who_has_not_acted_in_a_rollouts_last_row_is_shown_its_own_last_action_in_the_next() -> None:
+def test_slot_that_skips_the_last_row_receives_its_own_last_action_in_the_next_rollout() -> None:
     with mv.make_vec(Circle, ENVS, "serial", env_kwargs={"agents": (*FARMERS, *GUARDS)}, infos=False,
                      autoreset="same_step", reset_plan=mv.DerivedSeeds(7)) as envs:  # fmt: skip
         groups = envs.views.layout.groups
         collector = Collector(envs, shapes_of(groups), None, mv.DerivedSeeds(7))
-        collector.keeps_actions = False
+        collector.actions.enabled = False
         envs.reset()
         collector.begin()
         policies, rng, waited = [Watching(group.masks) for group in groups], np.random.default_rng(5), 0

@@ -1,4 +1,4 @@
-"""Memory is data: what a policy remembered before every row is in the rollout, and goes on from one to the next."""
+"""Memory is data: the policy's memory before every row is in the rollout, and continues from one to the next."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
 from multiverse.core.policy import Memory, Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
 
@@ -78,21 +79,21 @@ def test_memory_before_every_row_is_in_the_rollout(config: Configuration, where:
         assert rollout.starts.any() and not rollout.starts.all()
 
 
-def test_what_is_remembered_comes_back() -> None:
-    """As a resumed run does: another collector, told what the first one remembered, goes on alike."""
+def test_memory_is_restored() -> None:
+    """Another collector with the memory of the first continues the same, as in a resumed run."""
     found = []
-    for told in (False, True):
+    for restored in (False, True):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 50}, autoreset="same_step",
                          reset_plan=mv.DerivedSeeds(4)) as envs:  # fmt: skip
             collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
             envs.reset()
             collector.begin()
             collector.collect([Counting()], np.random.default_rng(1))
-            if told:
-                known = collector.remembered()
+            if restored:
+                known = collector.memory()
                 collector = Collector(envs, [shape(envs.single_observation_space, 2)], None, mv.DerivedSeeds(4))
                 collector.begin()
-                collector.remember(known)
+                collector.load_memory(known)
             collector.collect([Counting()], np.random.default_rng(1))
             rollout = collector.rollouts[0]
             found.append([rollout.actions, *rollout.memory.values(), *rollout.last_memory.values()])

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Leaves
 from multiverse.core.tables import Table
-from multiverse.rollouts.replay import Replay, Rows
+from multiverse.rollouts.replay import Replay, ReplaySteps
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
 SPACE = spaces.Dict({"place": spaces.Box(-1e9, 1e9, (2,), np.float32), "room": spaces.Discrete(10**6)})
@@ -21,7 +21,7 @@ PLACE, ROOM = ("place",), ("room",)
 
 
 class Step(NamedTuple):
-    """One that was taken; what is seen is told by a number."""
+    """A step, whose observations are numbers that identify them."""
 
     saw: int
     led_to: int
@@ -37,8 +37,8 @@ class World:
         self.numbers = iter(range(1, 10**6))
         self.shown = [next(self.numbers) for _ in range(slots)]
         self.fresh = np.ones(slots, bool)
-        self.rows: list[list[Step | None]] = []  # by row and slot; None: it was lost, or nobody knows what it led to
-        self.open: list[bool] = [False] * slots  # the last step's episode goes on
+        self.rows: list[list[Step | None]] = []  # by row and slot; None: lost, or without a next observation
+        self.open: list[bool] = [False] * slots  # the last step's episode continues
 
     def show(self, leaves: Leaves, place: Any, number: int) -> None:
         leaves[PLACE][place], leaves[ROOM][place] = (number, -number), number
@@ -77,7 +77,7 @@ class World:
         return {step for row in rows for step in row if step is not None}
 
 
-def steps_of(rows: Rows) -> Iterator[Step]:
+def steps_of(rows: ReplaySteps) -> Iterator[Step]:
     for leaves, number in ((rows.observations, rows.actions[:, 0]), (rows.next_observations, None)):
         assert (leaves[PLACE][:, 0] == leaves[ROOM]).all() and (leaves[PLACE][:, 1] == -leaves[PLACE][:, 0]).all()
         assert number is None or (leaves[ROOM] == number).all()
@@ -87,7 +87,7 @@ def steps_of(rows: Rows) -> Iterator[Step]:
 
 @pytest.mark.fault("B4")
 @pytest.mark.parametrize(("slots", "steps", "capacity"), [(1, 1, 50), (3, 1, 100), (3, 7, 100), (4, 40, 100)])
-def test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there(slots: int, steps: int, capacity: int) -> None:
+def test_drawn_steps_are_all_stored_steps(slots: int, steps: int, capacity: int) -> None:
     world, rng = World(slots, seed=slots), np.random.default_rng(0)
     replay = Replay(SPACE, ACTION, slots, capacity)
     for number in range(150 // steps + 8):
@@ -99,7 +99,7 @@ def test_what_is_drawn_is_every_step_that_was_taken_and_is_still_there(slots: in
             assert set(steps_of(replay.rows(rng, 1_500))) == expected
 
 
-def test_steps_are_drawn_alike(size: int = 40_000) -> None:
+def test_steps_are_drawn_uniformly(size: int = 40_000) -> None:
     world, replay = World(2, seed=3), Replay(SPACE, ACTION, 2, 30)
     replay.add(world.rollout(25))
     _, counts = np.unique(replay.rows(np.random.default_rng(1), size).observations[ROOM], return_counts=True)
@@ -107,7 +107,7 @@ def test_steps_are_drawn_alike(size: int = 40_000) -> None:
     assert abs(counts - expected).max() < 6 * np.sqrt(expected)
 
 
-def test_a_fraction_is_drawn_around_steps_with_a_reward() -> None:
+def test_fraction_of_sequences_is_drawn_around_rewards() -> None:
     world, rng = World(2, seed=3, losses=0.0), np.random.default_rng(1)
     replay, other = Replay(SPACE, ACTION, 2, 80), Replay(SPACE, ACTION, 2, 80)
     other.add(world.rollout(40))
@@ -126,7 +126,7 @@ def test_a_fraction_is_drawn_around_steps_with_a_reward() -> None:
 
 
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (3, 2), (50, 2)])
-def test_steps_with_a_reward_are_known_as_rows_come_and_go(steps: int, every: int) -> None:
+def test_steps_with_a_reward_are_tracked_as_rows_change(steps: int, every: int) -> None:
     """Asked after every rollout or not; lost steps are none; and a loaded one knows the same."""
     world, rng = World(2, seed=3), np.random.default_rng(1)
     replay, other = Replay(SPACE, ACTION, 2, 60), Replay(SPACE, ACTION, 2, 60)
@@ -151,20 +151,20 @@ def test_steps_with_a_reward_are_known_as_rows_come_and_go(steps: int, every: in
         assert list(steps_of(other.rows(np.random.default_rng(4), 600, 1.0))) == drawn
 
 
-def test_where_nearly_all_were_lost_the_others_are_found() -> None:
+def test_usable_steps_are_drawn_where_nearly_all_were_lost() -> None:
     world, replay = World(1, seed=0, ends=0.0, losses=1.0), Replay(SPACE, ACTION, 1, 3_000)
     replay.add(world.rollout(2_000))
-    with pytest.raises(InvalidRequest, match="no step that was not lost"):
+    with pytest.raises(InvalidRequest, match="all steps in replay were lost"):
         replay.rows(np.random.default_rng(0), 4)
     world.losses = 0.0
     replay.add(world.rollout(2))
     assert set(steps_of(replay.rows(np.random.default_rng(0), 100))) == world.kept(2)
 
 
-def test_nothing_is_drawn_from_an_empty_one_and_it_has_room_for_every_env() -> None:
+def test_empty_replay_draws_nothing_and_too_small_one_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="replay is empty"):
         Replay(SPACE, ACTION, 2, 10).rows(np.random.default_rng(0), 1)
-    with pytest.raises(InvalidRequest, match="buffer_size=3: at least one step of each of the 4 envs"):
+    with pytest.raises(InvalidRequest, match="buffer_size=3: expected at least 4, a step of each env"):
         Replay(SPACE, ACTION, 4, 3)
 
 
@@ -197,7 +197,7 @@ def drawn_chains(replay: Replay, length: int | None, count: int) -> list[list[St
 
 
 @pytest.mark.parametrize(("slots", "steps", "capacity"), [(1, 1, 60), (3, 4, 90), (2, 100, 90)])
-def test_whole_episodes_are_whole_as_far_as_they_are_there(slots: int, steps: int, capacity: int) -> None:
+def test_whole_episode_sequences_are_complete_while_stored(slots: int, steps: int, capacity: int) -> None:
     world, replay = World(slots, seed=7), Replay(SPACE, ACTION, slots, capacity)
     for number in range(100 // steps + 3):
         if number % 9 == 8:
@@ -208,7 +208,7 @@ def test_whole_episodes_are_whole_as_far_as_they_are_there(slots: int, steps: in
 
 
 @pytest.mark.parametrize("length", [1, 3, 8])
-def test_parts_of_episodes_are_as_long_as_asked_where_the_episode_is(length: int) -> None:
+def test_sequences_have_the_requested_length_where_episodes_do(length: int) -> None:
     world, replay = World(2, seed=5), Replay(SPACE, ACTION, 2, 80)
     for _ in range(60):
         replay.add(world.rollout(1))
@@ -220,7 +220,7 @@ def test_parts_of_episodes_are_as_long_as_asked_where_the_episode_is(length: int
     assert {tuple(chain) for chain in drawn_chains(replay, length, 3_000)} == parts
 
 
-def test_no_sequence_is_looked_for_beyond_what_is_there() -> None:
+def test_sequences_end_at_the_stored_rows() -> None:
     """However long they may be, and however long an episode has gone on: what has no end takes no more than replay."""
     world, replay = World(2, seed=5), Replay(SPACE, ACTION, 2, 80)
     for _ in range(60):
@@ -231,7 +231,7 @@ def test_no_sequence_is_looked_for_beyond_what_is_there() -> None:
     assert drawn_chains(replay, None, 50) == whole
 
 
-def test_a_sequence_says_whether_it_begins_with_its_episode() -> None:
+def test_sequence_marks_whether_it_begins_its_episode() -> None:
     world, replay = World(1, seed=5, ends=0.0, losses=0.0), Replay(SPACE, ACTION, 1, 10)
     replay.add(world.rollout(8))
     assert replay.sequences(np.random.default_rng(0), 5).starts.all()
@@ -254,7 +254,7 @@ class Kept:
 
 
 @pytest.mark.parametrize("rollouts", [0, 5, 60])
-def test_a_loaded_one_goes_on_as_the_saved_one(rollouts: int) -> None:
+def test_loaded_replay_draws_the_same_as_the_saved_one(rollouts: int) -> None:
     world = World(3, seed=2)
     one, other = Replay(SPACE, ACTION, 3, 60), Replay(SPACE, ACTION, 3, 60)
     for _ in range(rollouts):
@@ -271,7 +271,7 @@ def test_a_loaded_one_goes_on_as_the_saved_one(rollouts: int) -> None:
         assert all((x == y).all() for x, y in zip((a.rewards, a.mask, a.starts), (b.rewards, b.mask, b.starts)))
 
 
-def test_of_what_was_saved_before_nothing_changes() -> None:
+def test_saved_records_of_replay_never_change() -> None:
     """Also where an env is lost between two rollouts: records are written once."""
     world, replay = World(2, seed=9), Replay(SPACE, ACTION, 2, 40)
     written: dict[int, bytes] = {}

@@ -21,7 +21,7 @@ SHOWN = (SINGLE_AGENT, OBSERVATIONS)
 
 
 class Noisy(Fault):
-    """What it shows follows from its seed, what it pays does not."""
+    """Env whose observations follow from its seed, and whose rewards do not."""
 
     def step(self, action: Any) -> Any:
         observation, reward, *rest = super().step(action)
@@ -29,7 +29,7 @@ class Noisy(Fault):
 
 
 def played(makers: list[Any], steps: list[int], **options: Any) -> Any:
-    """(what envs show after so many steps each, the returns and lengths of their episodes): what is to come back."""
+    """(observations after these numbers of steps, returns and lengths of the episodes), to be restored."""
     with mv.make_vec(makers, executor="serial", autoreset="same_step", reset_plan=PLAN, **options) as envs:
         envs.reset()
         for t in range(max(steps)):
@@ -40,8 +40,8 @@ def played(makers: list[Any], steps: list[int], **options: Any) -> Any:
 
 def bring(makers: list[Any], steps: list[int], expected: Any, **options: Any) -> tuple[Any, dict[int, str], Any]:
     """(what the envs show, those that were lost, the envs, which are closed)."""
-    how = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
-    with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **how) as envs:
+    options = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
+    with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **options) as envs:
         actions = [(np.ones(count, np.int64),) for count in steps]
         lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
         shown = envs.observations()
@@ -54,7 +54,7 @@ def healthy() -> Any:
 
 
 @pytest.mark.fault("D5")
-def test_envs_are_where_they_were() -> None:
+def test_restored_envs_are_where_they_were() -> None:
     makers, steps = [healthy] * 3, [2, 0, 5]
     rows, returns, lengths = played(makers, steps)
     shown, lost, envs = bring(makers, steps, (rows, returns, lengths), workers=2)
@@ -64,16 +64,16 @@ def test_envs_are_where_they_were() -> None:
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_an_env_that_pays_otherwise_is_named(executor: str) -> None:
+def test_env_with_other_rewards_is_reported(executor: str) -> None:
     makers, steps = [healthy, lambda: Noisy(length=50)], [3, 3]
-    how: dict[str, Any] = {"executor": executor, "workers": 1 if executor == "process" else None}
-    _, lost, envs = bring(makers, steps, played(makers, steps), **how)
+    options: dict[str, Any] = {"executor": executor, "workers": 1 if executor == "process" else None}
+    _, lost, envs = bring(makers, steps, played(makers, steps), **options)
     assert list(lost) == [1] and "other rewards" in lost[1]
     assert envs.episode_lengths.tolist() == [4, 1]
 
 
 @pytest.mark.fault("D5")
-def test_without_returns_as_in_old_checkpoints_what_envs_show_is_compared() -> None:
+def test_replayed_observations_are_compared_without_returns() -> None:
     makers, steps = [healthy, lambda: Noisy(length=50)], [3, 3]
     rows, *_ = played(makers, steps)
     assert bring(makers, steps, (rows,))[1] == {}
@@ -83,7 +83,7 @@ def test_without_returns_as_in_old_checkpoints_what_envs_show_is_compared() -> N
 
 @pytest.mark.fault("G2", "D5")
 @pytest.mark.parametrize("what", ["kill", "sleep"])
-def test_a_worker_lost_while_a_longer_episode_is_played_costs_all_its_envs(what: str) -> None:
+def test_worker_lost_in_a_replay_costs_all_its_envs(what: str) -> None:
     """Env 1 has played its episode by then, and is lost with its worker all the same."""
     makers, steps = [healthy, healthy, lambda: Fault(what, at=4, length=50)], [6, 2, 6]
     expected = played([healthy] * 3, steps)
@@ -94,7 +94,7 @@ def test_a_worker_lost_while_a_longer_episode_is_played_costs_all_its_envs(what:
 
 
 @pytest.mark.fault("G2", "D5")
-def test_a_worker_lost_in_the_first_reset_begins_no_other_episode_unnoticed(tmp_path: Path) -> None:
+def test_worker_lost_in_the_first_reset_is_reported(tmp_path: Path) -> None:
     class Mortal(Fault):
         """Dies in its first reset, once, and begins every episode alike."""
 
@@ -113,12 +113,12 @@ def test_a_worker_lost_in_the_first_reset_begins_no_other_episode_unnoticed(tmp_
 
 
 @pytest.mark.fault("D5")
-def test_an_env_that_ends_sooner_or_fails_or_is_too_long_is_named() -> None:
+def test_env_that_ends_sooner_or_fails_or_is_too_long_is_reported() -> None:
     makers: list[Any] = [healthy, lambda: Fault(length=2), lambda: Fault("raise", at=2, length=50), healthy]
     steps = [4, 4, 4, 4]
     rows, returns, lengths = played([healthy] * 4, steps)
-    how = {"executor": "serial", "on_failure": "restart", "autoreset": "same_step", "reset_plan": PLAN}
-    with mv.make_vec(makers, **how) as envs:
+    options = {"executor": "serial", "on_failure": "restart", "autoreset": "same_step", "reset_plan": PLAN}
+    with mv.make_vec(makers, **options) as envs:
         actions = [(np.ones(4, np.int64),)] * 3 + [None]
         lost = restore_by_replay(envs, [0] * 4, actions, rows, returns, lengths)
         assert list(lost) == [1, 2, 3]

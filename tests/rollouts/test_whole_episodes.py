@@ -1,4 +1,4 @@
-"""Whole episodes: the same transitions whoever plays them, side by side or one after another."""
+"""Whole episodes: the same transitions in parallel and one after another."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features
 from multiverse.policies.heads import head_for
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.policies.random_policy import RandomPolicy
+from multiverse.policies.simple_policies import RandomPolicy
+from multiverse.rollouts.episode_collector import EpisodeCollector
+from multiverse.rollouts.episode_play import NOISE_STEPS
 from multiverse.rollouts.rollout import Rollout
-from multiverse.rollouts.whole_episodes import NOISE_STEPS, EpisodeCollector, WholeEpisodes
+from multiverse.rollouts.whole_episodes import WholeEpisodes
 from multiverse.training.policy import LoadedPolicy
 from tests.rollouts.envs import meta
 
@@ -56,8 +58,8 @@ def made(num_envs: int, executor: Any = "serial", env: Any = meta, **options: An
     return mv.make_vec(env, num_envs, executor, tasks=TASKS, autoreset="disabled", **options)
 
 
-def collected(envs: mv.VectorEnv, policy: Any, episodes: int = EPISODES, **how: Any) -> WholeEpisodes:
-    return EpisodeCollector(envs, mv.DrawnTasks(8, range(4))).collect(policy, episodes, **how)
+def collected(envs: mv.VectorEnv, policy: Any, episodes: int = EPISODES, **options: Any) -> WholeEpisodes:
+    return EpisodeCollector(envs, mv.DrawnTasks(8, range(4))).collect(policy, episodes, **options)
 
 
 def arrays(rollout: Rollout) -> dict[str, Array]:
@@ -85,7 +87,7 @@ def assert_equal(one: WholeEpisodes, other: WholeEpisodes) -> None:
     ("num_envs", "executor", "workers"),
     [(3, "serial", None), (4, "process", 2), (5, "process", 3), (9, "process", 2), (4, "hybrid", 1), (3, "thread", 2)],
 )
-def test_side_by_side_gives_what_one_env_gives_alone(
+def test_parallel_episodes_equal_those_of_one_env(
     policy: str, num_envs: int, executor: Any, workers: int | None
 ) -> None:
     with made(1) as alone, made(num_envs, executor, workers=workers) as envs:
@@ -96,7 +98,7 @@ def test_side_by_side_gives_what_one_env_gives_alone(
 
 
 @pytest.mark.parametrize("explore", [True, False])
-def test_what_is_collected_is_what_the_env_does(explore: bool) -> None:
+def test_collected_episodes_equal_a_replay_by_hand(explore: bool) -> None:
     """Every episode played again by hand, from its seed and task, with its actions."""
     with made(3) as envs:
         found = collected(envs, network(envs), explore=explore)
@@ -119,16 +121,16 @@ def test_what_is_collected_is_what_the_env_does(explore: bool) -> None:
     assert (found.dropped, found.dropped_steps, found.rollout.policy_version) == (0, 0, 3)
 
 
-def test_noise_is_for_exploring() -> None:
+def test_noise_is_used_only_for_exploration() -> None:
     with made(2) as envs:
         policy = network(envs)
         loud, quiet = collected(envs, policy), collected(envs, policy, explore=False)
     assert not np.array_equal(next(loud.each()).actions[0], next(quiet.each()).actions[0])
 
 
-def test_what_a_policy_is_shown_and_remembers() -> None:
+def test_policy_receives_memory_and_previous_actions_and_rewards() -> None:
     class Recalls:
-        """Remembers how often it acted and what it was shown; its action says so."""
+        """Remembers options often it acted and what it was shown; its action says so."""
 
         version = 0
 
@@ -188,8 +190,8 @@ class Waits(Wind):
         return super().step(action)
 
 
-def test_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
-    """In lock-step nobody would ever open the gate."""
+def test_envs_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
+    """In lock-step the second env would never open the gate."""
     note = str(tmp_path / "note")
     makers = [partial(Waits, note, True), partial(Waits, note, False)]
     with mv.make_vec(makers, executor="process", workers=2, autoreset="disabled", reply_timeout_s=20) as envs:
@@ -197,7 +199,7 @@ def test_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
     assert found.lengths.tolist() == [4] * 6
 
 
-def test_episodes_longer_than_noise_is_drawn_for_at_once() -> None:
+def test_episodes_longer_than_one_draw_of_noise_are_collected() -> None:
     with made(2, env=partial(meta, 3, horizon=NOISE_STEPS, odds=0.001)) as envs:
         found = collected(envs, network(envs), 3)
     assert found.lengths.max() > 2 * NOISE_STEPS and found.rollout.steps == found.lengths.max()
@@ -205,7 +207,7 @@ def test_episodes_longer_than_noise_is_drawn_for_at_once() -> None:
         assert episode.valid.all() and (episode.starts[:, 0] == (np.arange(episode.steps) == 0)).all()
 
 
-def test_calls_go_on_where_the_last_one_ended() -> None:
+def test_calls_continue_where_the_last_one_ended() -> None:
     with made(2) as envs, made(3) as others:
         collector, other = (EpisodeCollector(one, mv.DrawnTasks(8, range(4))) for one in (envs, others))
         parts = [collector.collect(network(envs), 3), collector.collect(network(envs), 4)]
@@ -216,14 +218,14 @@ def test_calls_go_on_where_the_last_one_ended() -> None:
     assert collector.collected == other.collected == 7
 
 
-def test_tasks_are_those_of_the_plan_each_as_likely() -> None:
+def test_tasks_are_drawn_uniformly_from_the_plan() -> None:
     with made(4, env=partial(meta, 1, horizon=1)) as envs:
         found = collected(envs, RandomPolicy(envs.single_action_space), 400)
     counts = np.bincount([one.task for one in found.began_from], minlength=5)
     assert counts[4] == 0 and (counts[:4] > 70).all()
 
 
-def test_an_oracle_sees_the_task_it_plays() -> None:
+def test_oracle_observes_the_task_it_plays() -> None:
     with made(2, env=partial(meta, 2, True)) as envs:
         found = collected(envs, RandomPolicy(envs.single_action_space))
     for episode, began in zip(found.each(), found.began_from):
@@ -257,15 +259,15 @@ def test_masks_reach_the_policy_and_the_rollout() -> None:
 
 
 # -- what is refused, and what comes after a mistake -------------------------------------------------------------------
-def test_what_cannot_be_is_refused() -> None:
-    told = r"make_vec\(…, autoreset='disabled'\), not 'same_step'"
-    with mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs, pytest.raises(mv.InvalidRequest, match=told):
+def test_invalid_requests_are_refused() -> None:
+    text = "autoreset='same_step' cannot be used for whole episodes"
+    with mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs, pytest.raises(mv.InvalidRequest, match=text):
         EpisodeCollector(envs, mv.DerivedSeeds(0))
     with made(2) as envs:
         for episodes in (0, -1, 1.5):
             with pytest.raises(mv.InvalidRequest, match="episodes"):
                 collected(envs, network(envs), episodes)  # type: ignore[arg-type]
-        with pytest.raises(mv.InvalidRequest, match="gave an episode no seed"):
+        with pytest.raises(mv.InvalidRequest, match="returned no seed for episode 0"):
             EpisodeCollector(envs, lambda env_id, episode: mv.ResetRequest()).collect(network(envs), 2)
 
 
@@ -277,7 +279,7 @@ def test_after_a_policy_that_raised_the_same_episodes_can_be_collected(executor:
         def act(self, *shown: Any) -> Any:
             self.acted += 1
             if self.acted == 9:
-                raise ZeroDivisionError("as told")
+                raise ZeroDivisionError("as requested")
             return super().act(*shown)
 
     with made(4, executor) as envs, made(1) as alone:
@@ -289,7 +291,7 @@ def test_after_a_policy_that_raised_the_same_episodes_can_be_collected(executor:
         assert_equal(collector.collect(network(envs), EPISODES), collected(alone, network(alone)))
 
 
-def test_actions_of_another_shape_are_named() -> None:
+def test_actions_of_another_shape_are_refused() -> None:
     with made(2) as envs:
         policy = network(envs)
         policy.act = lambda seen, noise, memory: (np.zeros(2), memory)  # type: ignore[method-assign]
@@ -299,7 +301,7 @@ def test_actions_of_another_shape_are_named() -> None:
 
 # -- where the time goes -----------------------------------------------------------------------------------------------
 class Clock:
-    """Goes on when it is told to, and a little at every look."""
+    """Clock that the test advances; every reading advances it a little."""
 
     now = 0.0
 
@@ -315,9 +317,9 @@ class Clock:
         (2.0, 0.1, "act 9[0-9]% of the time: the policy is the bottleneck: more workers do not help"),
     ],
 )
-def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bottleneck_is_named(thinks: float, steps: float, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("multiverse.rollouts.whole_episodes.perf_counter", clock)
+    monkeypatch.setattr("multiverse.rollouts.episode_play.perf_counter", clock)
 
     class Slow(Wind):
         def step(self, action: Any) -> Any:
@@ -337,20 +339,20 @@ def test_the_bottleneck_is_named(thinks: float, steps: float, named: str, monkey
     assert np.isclose(found.seconds.act, 75 * thinks, rtol=0.1) and found.seconds.receive > 75 * 2 * steps
 
 
-def test_what_cannot_act_is_refused() -> None:
+def test_policies_that_cannot_act_are_refused() -> None:
     envs = mv.make_vec("CartPole-v1", 1, "serial", autoreset="disabled")
-    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: give what mv\.load"):
+    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: pass what mv\.load"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect("ppo", 1)  # type: ignore[arg-type]
     other = LoadedPolicy(RandomPolicy(spaces.Discrete(2)), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
-    with pytest.raises(mv.InvalidRequest, match=r"sees Box.*, and these envs show Box.*: another env's policy\?"):
+    with pytest.raises(mv.InvalidRequest, match=r"takes observations of Box.*, and these envs return Box"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(other, 1)  # type: ignore[arg-type]
     played = EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(RandomPolicy(spaces.Discrete(2)), 1)
-    with pytest.raises(mv.InvalidRequest, match="no meta-episodes"):
+    with pytest.raises(mv.InvalidRequest, match="not meta-episodes"):
         _ = played.returns_per_episode
 
 
 # -- our page ----------------------------------------------------------------------------------------------------------
-def test_what_our_page_says_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_the_meta_rl_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs" / "meta_rl.md").read_text()

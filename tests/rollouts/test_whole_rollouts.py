@@ -1,4 +1,4 @@
-"""Rollouts of whole episodes: one of every env, whoever has ended waits, and nothing of the waiting counts."""
+"""Rollouts with one whole episode of every env: envs that end early wait, and waiting rows do not count."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import SINGLE_AGENT
 from multiverse.core.policy import Seen
-from multiverse.rollouts.collector import Collector, rollout_fields
+from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
+from multiverse.rollouts.rollout_arrays import rollout_fields
 from tests.contract.configurations import Configuration, make_with_fields
 from tests.rollouts.envs import Uneven
 from tests.rollouts.test_collector import config, policy_for  # noqa: F401
@@ -24,8 +25,8 @@ MOST, NUM_ENVS, PLAN = 12, 4, mv.DerivedSeeds(4)
 
 def shape_for(num_envs: int) -> RolloutShape:
     env = Uneven()
-    how: dict[str, Any] = {"noise": ((2,), np.float32)}
-    return RolloutShape(SINGLE_AGENT, env.observation_space, MOST, num_envs, ((), np.int64), **how)
+    options: dict[str, Any] = {"noise": ((2,), np.float32)}
+    return RolloutShape(SINGLE_AGENT, env.observation_space, MOST, num_envs, ((), np.int64), **options)
 
 
 def whole(num_envs: int) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def collecting(envs: Any) -> Collector:
 
 
 def by_hand(env_id: int, policy: Any, noises: list[Any]) -> list[dict[str, Any]]:
-    """What one bare env has in each rollout: an episode, or as much of it as there is room for."""
+    """Contents of each rollout by one bare env: an episode, or the part of it that fits."""
     env, episode, found = Uneven(), 0, []
     seen, start = env.reset(seed=PLAN(env_id, 0).seed)[0], True
     for noise in noises:
@@ -68,8 +69,8 @@ def test_every_env_plays_one_episode_and_waits_for_the_others(config: Configurat
         expected = [by_hand(i, policy, drawn) for i in range(envs.num_envs)]
         total = 0
         for k in range(5):
-            told, rollout = collector.collect([policy], rng), collector.rollouts[0]
-            assert told is not None
+            result, rollout = collector.collect([policy], rng), collector.rollouts[0]
+            assert result is not None
             lengths = [len(each[k]["rewards"]) for each in expected]
             for i, each in enumerate(expected):
                 for name, rows in each[k].items():
@@ -81,29 +82,29 @@ def test_every_env_plays_one_episode_and_waits_for_the_others(config: Configurat
             ended = [i for i, each in enumerate(expected) if each[k]["terminated"][-1]]
             steps, slots, _ = rollout.ends()
             assert sorted(zip(slots.tolist(), steps.tolist())) == [(i, lengths[i] - 1) for i in ended]
-            assert sorted(e.env_id for e in told.episodes) == ended and {e.version for e in told.episodes} <= {3}
+            assert sorted(e.env_id for e in result.episodes) == ended and {e.version for e in result.episodes} <= {3}
             total += sum(lengths)
             assert collector.env_steps == sum(lengths) and envs.failures.steps_sent == total
             assert envs.failures.steps_used == total
 
 
 @pytest.mark.fault("G7")
-def test_a_worker_that_dies_costs_a_row_of_who_was_still_playing(tmp_path: Path) -> None:
+def test_worker_that_dies_costs_one_row_of_envs_that_still_play(tmp_path: Path) -> None:
     """Envs 0 and 1 share a worker; with this plan's seeds env 1's first episode is over when env 0 kills it."""
 
     class Short(Uneven):
-        def reset(self, **how: Any) -> Any:
-            super().reset(**how)
+        def reset(self, **options: Any) -> Any:
+            super().reset(**options)
             self.length = 2
             return self._seen(), {}
 
     makers = [lambda: Uneven(str(tmp_path / "note")), Short, Uneven, Uneven]
     with make_with_fields(makers, executor="process", workers=2, on_failure="restart", **whole(4)) as envs:
         collector, policy, rng = collecting(envs), policy_for(envs), np.random.default_rng(1)
-        told, rollout = collector.collect([policy], rng), collector.rollouts[0]
-        assert told is not None and told.lost_steps == 1
+        result, rollout = collector.collect([policy], rng), collector.rollouts[0]
+        assert result is not None and result.lost_steps == 1
         assert rollout.valid[:4, :2].T.tolist() == [[True, True, False, False], [True, True, False, False]]
-        by_env = {e.env_id: e for e in told.episodes}
+        by_env = {e.env_id: e for e in result.episodes}
         assert by_env[0].lost and by_env[0].length == 2 and not by_env[1].lost and by_env[1].length == 2
         assert rollout.truncated[2, 0] and not rollout.truncated[2, 1] and rollout.terminated[1, 1]
         assert envs.failures.worker_restarts == 1 and envs.failures.steps_discarded == 1
@@ -120,7 +121,7 @@ RUN = {**SMALL, "steps_per_env": MOST, "whole_episodes": True, "env_steps": 600,
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("memory", [{}, {"memory": "gru", "memory_size": 8, "chunk_length": 8, "see_previous": True}])
-def test_where_it_runs_changes_no_bit_and_it_can_be_resumed(memory: dict[str, Any], tmp_path: Path) -> None:
+def test_whole_episode_runs_are_bit_exact_in_every_executor_and_resume(memory: dict[str, Any], tmp_path: Path) -> None:
     """Teams: `tests/training/test_teams.py`."""
     settings = {**RUN, **memory}
     alone = mv.train(Uneven, run_dir=tmp_path / "alone", **settings)
@@ -146,6 +147,6 @@ def test_every_worker_acts_with_every_new_version(whole_episodes: bool, tmp_path
         assert len(episodes) == 3 * updates and len({one["seed"] for one in episodes}) == len(episodes)
 
 
-def test_policies_that_the_caller_asks_at_every_step_are_refused(tmp_path: Path) -> None:
+def test_policy_that_acts_in_the_caller_is_refused_for_whole_episodes(tmp_path: Path) -> None:
     with pytest.raises(mv.InvalidRequest, match="whole_episodes needs a policy that acts in the workers"):
         mv.train(Uneven, run_dir=tmp_path / "run", **{**RUN, "steps_per_env": 4})

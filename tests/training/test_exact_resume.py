@@ -189,7 +189,7 @@ class Generous:
 def test_an_env_whose_rewards_cannot_be_replayed_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = mv.train(Generous, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
     assert mv.resume(run, env=Generous, env_steps=600).summary["env_steps"] == 600
-    assert "could not be brought back: played again from its seed, the episode gave other rewards" in caplog.text
+    assert "could not be brought back: replayed from its seed, the episode returned other rewards" in caplog.text
 
 
 class Dials(gym.Env):  # type: ignore[type-arg]

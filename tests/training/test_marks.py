@@ -14,7 +14,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.episodes import Collected
 from multiverse.rollouts.rows import Rows
 from multiverse.training import env_marks
 from multiverse.training.trainer import Trainer

@@ -116,5 +116,5 @@ def test_spaces_of_another_policy_are_refused_in_words(trained: Path, tmp_path: 
     (run / "spaces.json").write_text(
         json.dumps({"observation": {**BOX, "shape": [5]}, "action": described(spaces.Discrete(2))})
     )
-    with pytest.raises(CheckpointBroken, match="its layers do not fit together, or not the observations"):
+    with pytest.raises(CheckpointBroken, match="the shapes of its layers do not fit"):
         mv.load(run)

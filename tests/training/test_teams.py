@@ -305,7 +305,7 @@ class Watches(mv.Hook):
         rollout = trainer.session.rollouts[0]
         names = ("valid", "acting", "acting_next", "terminated", "truncated")
         self.seen.append({name: getattr(rollout, name).copy() for name in names})
-        self.seen[-1]["played"] = [rows.copy() for rows in trainer.session._collector._played]
+        self.seen[-1]["played"] = [rows.copy() for rows in trainer.session._collector._arrays.matches]
 
 
 @pytest.mark.fault("B4")
@@ -378,7 +378,7 @@ def raises(observation: Any, open_now: Any, rng: Any) -> int:
     ("player", "said"),
     [
         (raises, "raises failed: ValueError: boo"),
-        (lambda *_: 99, "chose 99, which is none of"),
+        (lambda *_: 99, "chose 99, which is not an action of"),
         (lambda *_: None, "chose None"),
         (lambda *_: 1.7, "chose 1.7"),
         (lambda *_: -1, "chose -1"),
@@ -443,7 +443,7 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:
     for wrong in ({"opponents": 2}, {"evaluation_opponent": "random"}):
-        with pytest.raises(InvalidRequest, match="no other side"):
+        with pytest.raises(InvalidRequest, match="this env has one agent"):
             mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN, **wrong)
     with pytest.raises(InvalidRequest, match="cannot be imported"):
         mv.train(FOUR, run_dir=tmp_path / "run", evaluation_opponent="nowhere:player", **RUN)

@@ -24,7 +24,7 @@ from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.ppo import PPO
 from multiverse.core.errors import CheckpointBroken, EvaluationFailed
 from multiverse.core.seeds import episode_seed, evaluation_seed
-from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.episodes import Collected
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module

@@ -197,7 +197,7 @@ EMPTY = [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.
 @pytest.mark.parametrize("space", EMPTY, ids=str)
 def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path: Path) -> None:
     two = spaces.Discrete(2)
-    for pair, told in (((space, two), "shows nothing"), ((two, space), "actions must be")):
+    for pair, told in (((space, two), "which are empty"), ((two, space), "actions must be")):
         with pytest.raises(mv.InvalidRequest, match=told) as refused:
             mv.train(lambda pair=pair: AnySpace(*pair), run_dir=tmp_path / "run", **SMALL)
         assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
@@ -210,8 +210,8 @@ SMALL_BOX = spaces.Box(-1, 1, (2,))
 @pytest.mark.parametrize(
     ("observations", "actions", "message"),
     [
-        (ZERO_SIZE, spaces.Discrete(2), r"shows nothing$"),
-        (spaces.Dict(a=SMALL_BOX, b=ZERO_SIZE), spaces.Discrete(2), r"shows nothing at b$"),
+        (ZERO_SIZE, spaces.Discrete(2), r"which are empty$"),
+        (spaces.Dict(a=SMALL_BOX, b=ZERO_SIZE), spaces.Discrete(2), r"which are empty at b$"),
         (SMALL_BOX, ZERO_SIZE, r"there is nothing to choose in the action space"),
     ],
 )

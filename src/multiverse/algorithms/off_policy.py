@@ -32,7 +32,7 @@ from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features
 from multiverse.policies.heads import HEADS, Head, UniformHead, action_of, outputs_for
 from multiverse.policies.numpy_policies import NumpyPolicy
-from multiverse.rollouts.replay import NothingToDraw, Replay, Rows, Sequences
+from multiverse.rollouts.replay import NothingToDraw, Replay, ReplaySteps, Sequences
 from multiverse.rollouts.rollout import Rollout, mask_beside
 
 log = logging.getLogger("multiverse")
@@ -448,7 +448,7 @@ class OffPolicy(Learner):
     def _drawn_steps(self) -> ReplayBatch:
         return self._minibatch(self.replay.rows(self._rng, self.config.batch_size, self.config.rewarded_fraction))
 
-    def _minibatch(self, rows: Rows) -> ReplayBatch:
+    def _minibatch(self, rows: ReplaySteps) -> ReplayBatch:
         put, features = self._put, self.features
         seen, after = (inputs(features, leaves, None) for leaves in (rows.observations, rows.next_observations))
         masks, masks_after = (features.open_actions(leaves) for leaves in (rows.observations, rows.next_observations))

@@ -218,7 +218,7 @@ class Measuring:
             return max(step_rate(envs, self.seconds) for _ in range(self.rounds))
 
     def _collected(self, way: Way) -> float:
-        from multiverse.rollouts.collector import collected_in_workers
+        from multiverse.rollouts.rollout_arrays import collected_in_workers
         from multiverse.training.learners import algorithm_maker
         from multiverse.training.session import Session
 

@@ -1,4 +1,4 @@
-"""From what a network says, and noise, to actions of a space."""
+"""Heads: they convert a network's outputs, and noise, to actions of a space."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from multiverse.core.policy import MASKED_LOGIT
 from multiverse.core.views import Array
 
 LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
-"""Of what a network says of the standard deviation."""
+"""Bounds of the logarithm of a standard deviation that a network returns."""
 
 
 class Head(Protocol):
-    """From a network's output, and noise, to actions."""
+    """Converts a network's outputs, and noise, to actions."""
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array: ...
 
@@ -27,7 +27,7 @@ class Head(Protocol):
     def for_env(self, actions: Array) -> Any: ...
 
     def saved(self) -> dict[str, Any]:
-        """What makes it again, beside the space of the actions."""
+        """Values from which `saved_head` restores it, together with the action space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class DiscreteHead:
 
 @dataclass(frozen=True, slots=True)
 class MultiDiscreteHead:
-    """One of `counts[i]` for every i. Masks, where there are any, lie side by side as the logits do."""
+    """One of `counts[i]` actions for every i. Masks are concatenated as the logits are."""
 
     counts: tuple[int, ...]
     starts: Array  # [counts]
@@ -74,7 +74,7 @@ class MultiDiscreteHead:
 
 @dataclass(frozen=True, slots=True)
 class BinaryHead:
-    """Yes or no, for every output: yes where its logit and logistic noise are above 0."""
+    """True or False for every output: True where the sum of its logit and logistic noise is above 0."""
 
     count: int
     shape: tuple[int, ...]
@@ -95,8 +95,8 @@ class BinaryHead:
 
 @dataclass(frozen=True, slots=True)
 class GaussianHead:
-    """Mean from the network, standard deviation of its own. For the env, what leaves the bounds is clipped, or
-    (`squash`) everything is squashed into them by a tanh."""
+    """Mean from the network, and a fixed standard deviation. For the env, actions are clipped to its bounds, or
+    (`squash`) squashed into them by a tanh."""
 
     std: Array  # [actions]
     low: Array
@@ -122,7 +122,7 @@ class GaussianHead:
 
 @dataclass(frozen=True, slots=True)
 class EpsilonGreedyHead(DiscreteHead):
-    """The action of the largest output or, one time in 1 / `epsilon`, any that is open."""
+    """The action of the largest output or, with probability `epsilon`, a random one of the open actions."""
 
     epsilon: float = 0.0
 
@@ -141,7 +141,7 @@ class EpsilonGreedyHead(DiscreteHead):
 
 @dataclass(frozen=True, slots=True)
 class CategoricalHead(EpsilonGreedyHead):
-    """As `EpsilonGreedyHead`, where the network describes the return of each action by a categorical distribution: its
+    """`EpsilonGreedyHead` for networks that describe the return of each action by a categorical distribution: their
     outputs are the logits of `support` [atoms] for every action, and an action's value is the mean."""
 
     support: Array = field(kw_only=True)
@@ -169,8 +169,8 @@ class CategoricalHead(EpsilonGreedyHead):
 
 @dataclass(frozen=True, slots=True)
 class _Bounded:
-    """Actions from -1 to 1, as a tanh gives them; for the env, from its low to its high. Noise stays the same for
-    `noise_steps` of the steps that it is drawn for at once."""
+    """Actions from -1 to 1, scaled to the bounds of the env. Of noise that is drawn at once, `noise_steps` steps share
+    the same values."""
 
     low: Array  # [actions]
     high: Array
@@ -178,9 +178,9 @@ class _Bounded:
     noise_steps: int
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
-        return self.held(steps, rows, lambda shape: rng.standard_normal(shape, dtype=np.float32))
+        return self.repeated(steps, rows, lambda shape: rng.standard_normal(shape, dtype=np.float32))
 
-    def held(self, steps: int, rows: int, draw: Callable[[tuple[int, int, int]], Array]) -> Array:
+    def repeated(self, steps: int, rows: int, draw: Callable[[tuple[int, int, int]], Array]) -> Array:
         drawn = draw((-(-steps // self.noise_steps), rows, len(self.low)))
         return drawn.repeat(self.noise_steps, axis=0)[:steps] if self.noise_steps > 1 else drawn
 
@@ -191,12 +191,13 @@ class _Bounded:
 
 @dataclass(frozen=True, slots=True)
 class SquashedGaussianHead(_Bounded):
-    """The network says a mean and, behind it, the logarithm of a standard deviation; a tanh bounds what is drawn."""
+    """The network returns means, then logarithms of standard deviations; a tanh bounds the drawn actions."""
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
         mean, log_std = np.split(output, 2, axis=1)
         if noise is not None:
-            mean = mean + np.exp(np.clip(log_std, *LOG_STD_RANGE)) * noise
+            lowest, highest = LOG_STD_RANGE
+            mean = mean + np.exp(np.clip(log_std, lowest, highest)) * noise
         return np.asarray(np.tanh(mean))
 
     def saved(self) -> dict[str, Any]:
@@ -205,7 +206,7 @@ class SquashedGaussianHead(_Bounded):
 
 @dataclass(frozen=True, slots=True)
 class DeterministicHead(_Bounded):
-    """A tanh of what the network says, and noise of this standard deviation."""
+    """A tanh of the network's outputs, and noise of this standard deviation."""
 
     std: float = 0.0
 
@@ -219,13 +220,13 @@ class DeterministicHead(_Bounded):
 
 @dataclass(frozen=True, slots=True)
 class UniformHead:
-    """All actions alike, whatever the network says; without noise, and saved, the one that it warms up for."""
+    """Uniform actions during warm-up, whatever the network returns; without noise, and when saved, the head `then`."""
 
     then: Head
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         if isinstance(self.then, _Bounded):
-            return self.then.held(steps, rows, lambda shape: rng.uniform(-1.0, 1.0, shape).astype(np.float32))
+            return self.then.repeated(steps, rows, lambda shape: rng.uniform(-1.0, 1.0, shape).astype(np.float32))
         return self.then.noise(rng, steps, rows)
 
     def choose(self, output: Array, noise: Array | None, masks: Array | None) -> Array:
@@ -250,7 +251,7 @@ HEADS = (
     SquashedGaussianHead,
     DeterministicHead,
 )
-"""Every head that `saved_head` makes; a subclass may act in another way."""
+"""Every head that `saved_head` restores; subclasses, which may act differently, are not among them."""
 
 
 def learned_head(head: Head) -> Head:
@@ -267,7 +268,7 @@ def is_equal_head(head: Head, other: Head) -> bool:
 
 
 def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = False) -> Head:
-    """What turns outputs into actions of this space; `std` of Box actions."""
+    """Head for actions of this space; `std` of Box actions."""
     if isinstance(space, spaces.Discrete):
         return DiscreteHead(int(space.n), int(space.start))
     if isinstance(space, spaces.MultiDiscrete):
@@ -276,26 +277,28 @@ def head_for(space: spaces.Space[Any], std: Array | None = None, squash: bool = 
         return BinaryHead(int(np.prod(space.shape)), tuple(space.shape), space.dtype)
     if isinstance(space, spaces.Box) and std is not None:
         if squash and not space.is_bounded():
-            raise InvalidRequest(f"squashed actions need bounds on every side, and {space} has not")
+            raise InvalidRequest(f"squash=True needs finite bounds, and those of {space} are not")
         return GaussianHead(np.asarray(std), space.low.reshape(-1), space.high.reshape(-1), space.shape, squash)
-    wanted = ": head_for wants its std too" if isinstance(space, spaces.Box) else ""
-    raise InvalidRequest(f"no policy in numpy acts in {space}{wanted}")
+    hint = ": pass std to head_for" if isinstance(space, spaces.Box) else ""
+    raise InvalidRequest(f"no policy in numpy acts in {space}{hint}")
 
 
 def bounded_head(
     space: spaces.Space[Any], std: float | None = None, noise_steps: int = 1
 ) -> SquashedGaussianHead | DeterministicHead:
-    """For actions that have bounds on every side; `std`: of the noise of a deterministic one."""
+    """Head for actions with finite bounds; `std`: of the noise, which makes it deterministic."""
     if not (isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and space.is_bounded()):
-        raise InvalidRequest(f"actions must be a Box of floats with bounds on every side, and these are {space}")
-    bounds = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
+        raise InvalidRequest(
+            f"actions must be a Box of floats with bounds on every side, and the action space is {space}"
+        )
+    low, high = space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)
     if std is None:
-        return SquashedGaussianHead(*bounds, space.shape, noise_steps)
-    return DeterministicHead(*bounds, space.shape, noise_steps, std)
+        return SquashedGaussianHead(low, high, space.shape, noise_steps)
+    return DeterministicHead(low, high, space.shape, noise_steps, std)
 
 
 def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:
-    """The head that a run holds."""
+    """The head of a saved policy."""
     kind = saved.get("head")
     if kind is None:
         return head_for(space, saved.get("std"), bool(saved.get("squash", False)))
@@ -306,31 +309,31 @@ def saved_head(saved: Mapping[str, Any], space: spaces.Space[Any]) -> Head:
         return EpsilonGreedyHead(count, start, epsilon)
     if kind in ("squashed_gaussian", "deterministic"):
         return bounded_head(space, float(saved["std"]) if kind == "deterministic" else None)
-    raise ValueError(f"a head of kind {kind!r} for {space} is none that we know")
+    raise ValueError(f"unknown head {kind!r} for actions of {space}")
 
 
 def action_of(space: spaces.Space[Any]) -> tuple[tuple[int, ...], Any]:
-    """(shape, dtype) of one action as policies and rollouts have it."""
+    """(shape, dtype) of one action in policies and rollouts."""
     if isinstance(space, spaces.Discrete):
         return (), np.int64
     return (int(np.prod(space.shape or ())),), np.float32 if isinstance(space, spaces.Box) else np.int64
 
 
 def no_actions(space: spaces.Space[Any], rows: int) -> Array:
-    """[rows, …] what a policy is shown as its previous actions where there are none."""
+    """[rows, …] previous actions for a policy that has not acted yet."""
     shape, dtype = action_of(space)
     return np.zeros((rows, *shape), dtype)
 
 
 def outputs_of(space: spaces.Space[Any]) -> int:
-    """How many numbers a network says of an action in this space."""
+    """Number of outputs of a network for an action of this space."""
     if isinstance(space, spaces.Discrete):
         return int(space.n)
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else int(np.prod(space.shape or ()))
 
 
 def outputs_for(head: Head, space: spaces.Space[Any]) -> int:
-    """Number of outputs of a network that one of our heads for this space takes."""
+    """Number of outputs of a network that this head takes for actions of this space."""
     parts = (
         len(head.support) if isinstance(head, CategoricalHead) else 2 if isinstance(head, SquashedGaussianHead) else 1
     )
@@ -344,5 +347,5 @@ def _scores(output: Array, noise: Array | None, masks: Array | None) -> Array:
 
 
 def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Noise under which the largest of several logits is a draw from their softmax."""
+    """Gumbel noise: the argmax of logits plus this noise is a draw from their softmax."""
     return np.asarray(-np.log(rng.standard_exponential(shape, dtype=np.float32) + np.float32(1e-20)))

@@ -28,7 +28,7 @@ from multiverse.policies.heads import (
 )
 
 OBSERVATION_CLIP = np.float32(10.0)
-"""Normalised observations are cut off there."""
+"""Bound to which normalised observations are clipped."""
 ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "relu": lambda x, out: np.maximum(x, np.float32(0), out=out),
@@ -36,7 +36,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
 
 
 def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
-    """Features as networks take them."""
+    """Features shifted, scaled and clipped, if `shift_and_scale` is given."""
     if shift_and_scale is None:
         return x
     shift, scale = shift_and_scale
@@ -45,7 +45,7 @@ def normalized(x: Array, shift_and_scale: tuple[Array, Array] | None) -> Array:
 
 # -- the policy ---------------------------------------------------------------------------------------------------
 class NumpyPolicy:
-    """Features of observations, normalised, through recurrent cells if it has any, and a few dense layers."""
+    """Normalised features of observations, optional recurrent cells, dense layers, and a head."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class NumpyPolicy:
         embedding: tuple[Array, Array] | None = None,
     ) -> None:
         """`layers`: (weights [in, out], bias) of each; the last one has no activation. `embedding`: a layer with a ReLU
-        before the cells, of which they see the first units; the others are a shortcut past them."""
+        before the cells, which take its first units; the others are a shortcut past them."""
         self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
         self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells
@@ -67,7 +67,7 @@ class NumpyPolicy:
 
     @property
     def sees_rewards(self) -> bool:
-        """Whether what its last action earned, which is the last of its features, changes what it does."""
+        """Whether its actions depend on the previous reward, which is the last of its features."""
         embedding = self._embedding
         return self._features.see_previous and (embedding is None or bool(embedding[0][-1].any()))
 
@@ -88,23 +88,23 @@ class NumpyPolicy:
         return self
 
     def output(self, x: Array, memory: Memory) -> tuple[Array, Memory]:
-        """([rows, outputs] of features [rows, size], what is remembered then)."""
+        """([rows, outputs] of features [rows, size], next memory)."""
         rows, x = len(x), in_blocks(normalized(x, self._shift_and_scale))
         if self._cells is not None and self._embedding is not None:
             weights, bias = self._embedding
             x = np.matmul(x, weights)
             x += bias
             np.maximum(x, np.float32(0), out=x)
-            seen = self._cells.inputs
-            hidden, memory = self._cells.step(np.ascontiguousarray(x[..., :seen]), memory)
-            x = np.concatenate((hidden, x[..., seen:]), -1)
+            inputs = self._cells.inputs
+            hidden, memory = self._cells.step(np.ascontiguousarray(x[..., :inputs]), memory)
+            x = np.concatenate((hidden, x[..., inputs:]), -1)
         elif self._cells is not None:
             x, memory = self._cells.step(x, memory)
         return self._through_layers(x)[:rows], memory
 
     def _through_layers(self, x: Array) -> Array:
         """[rows, outputs], padded as the blocks are."""
-        multiply: Callable[..., Array] = np.dot  # of one block, which a worker's rows often are: half the time
+        multiply: Callable[..., Array] = np.dot  # half the time of matmul for one block, a frequent case in workers
         if several := len(x) > 1:
             multiply = np.matmul
         else:
@@ -119,7 +119,7 @@ class NumpyPolicy:
 
     # -- to a worker, with every rollout -------------------------------------------------------------------------
     def __getstate__(self) -> dict[str, Any]:
-        """All layers in one piece: half the time of one by one."""
+        """Pack all layers into one piece, which takes half the time of pickling each."""
         parts = [part for layer in self._layers for part in layer]
         kinds, data = [(part.shape, part.dtype.str) for part in parts], b"".join([part.tobytes() for part in parts])
         return {**vars(self), "_layers": (kinds, data), "_activate": None}
@@ -134,8 +134,8 @@ class NumpyPolicy:
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self, whole: bool = False) -> dict[str, Any]:
-        """As a run holds it: `loaded_policy` makes an equal one of this and the run's spaces. `whole`: with all that it
-        remembers in a rollout, so that it may act in one."""
+        """Contents for a run: `loaded_policy` makes an equal policy of them and the run's spaces. `whole`: with the
+        critic's cells too, which rollouts need."""
         saved: dict[str, Any] = {
             "kind": "dense" if self._cells is None else self._cells.kind,
             "activation": self._activation,
@@ -143,7 +143,7 @@ class NumpyPolicy:
             "weights": [weights for weights, _ in self._layers],
             "biases": [bias for _, bias in self._layers],
         }
-        if self._cells is not None:  # the actor's alone: nobody who acts asks for values
+        if self._cells is not None:  # only the actor's: acting needs no values
             saved["cell"], saved["see_previous"] = list(self._cells.weights[0]), self._features.see_previous
             if whole:
                 saved["other_cells"] = [list(cell) for cell in self._cells.weights[1:]]
@@ -162,9 +162,9 @@ def saved_features(features: Features) -> dict[str, Any]:
 def saved_policy(
     policy: Policy, observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> dict[str, Any]:
-    """Return what a run holds of a policy: `loaded_policy` makes an equal one of it.
+    """Contents of a policy for a run: `loaded_policy` makes an equal policy of them.
 
-    ValueError, with the reason, if it would make another one: a policy or a part of it has a class that is not ours.
+    ValueError, with the reason, if it would make a different one: a class of the policy or its parts is not ours.
     """
     from multiverse.policies.team_policy import TeamPolicy
 
@@ -192,13 +192,13 @@ def saved_policy(
 def loaded_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> Any:
-    """The policy that a run holds, without the algorithm that learned it."""
+    """The policy of a run, without the algorithm that learned it."""
     if saved["kind"] == "attention":
         from multiverse.policies.team_policy import loaded_team_policy
 
         return loaded_team_policy(saved, observation_space, action_space)
     if saved["kind"] not in ("dense", *GATES) or saved["activation"] not in ACTIVATIONS:
-        raise ValueError(f"a policy of kind {saved['kind']!r} with {saved['activation']!r} is none that we know")
+        raise ValueError(f"unknown policy {saved['kind']!r} with activation {saved['activation']!r}")
     head = saved_head(saved, action_space)
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     layers = [(np.asarray(w), np.asarray(b)) for w, b in zip(saved["weights"], saved["biases"])]
@@ -211,16 +211,16 @@ def loaded_policy(
     if embedding is not None and cells is not None:
         embedded, shortcut = cells.inputs, embedding[0].shape[-1] - cells.inputs
         if embedding[0].shape != (features.size, *embedding[1].shape) or shortcut < 0:
-            raise ValueError("its embedding does not fit the observations, or not its memory")
+            raise ValueError("the shape of its embedding does not fit the observations or the recurrent cells")
     if cells is not None and cells.inputs != embedded:
-        raise ValueError("its memory does not fit the observations")
+        raise ValueError("the shape of its recurrent cells does not fit the observations")
     widths = [features.size if cells is None else cells.size + shortcut, *(len(bias) for _, bias in layers)]
     if [weights.shape for weights, _ in layers] != list(itertools.pairwise(widths)) or len(layers) != len(
         saved["biases"]
     ):
-        raise ValueError("its layers do not fit together, or not the observations")
+        raise ValueError("the shapes of its layers do not fit each other or the observations")
     if widths[-1] != outputs_for(head, action_space) or (
-        frozen and any(one.shape != (features.size,) for one in frozen)
+        frozen and any(part.shape != (features.size,) for part in frozen)
     ):
-        raise ValueError("it does not fit the actions, or what normalises does not fit the observations")
+        raise ValueError("the shape of its last layer does not fit the actions, or its normaliser not the observations")
     return NumpyPolicy(features, layers, saved["activation"], head, int(saved["version"]), frozen, cells, embedding)

@@ -1,8 +1,8 @@
-"""A policy of agents that look at each other, in plain numpy: attention over whoever is in the same env.
+"""Policy of agents with attention over the agents in the same env, in numpy.
 
-A team has as many places as the group has agents, whoever of them is there: matrix products have equal shapes then,
-and what a team does depends, to the last bit, on nobody else, as long as none is larger. (`numpy_policies` says why
-that matters.)
+A team has as many places as the group has agents, whether they are present or not. So matrix products have equal
+shapes, and the actions of a team do not depend on other teams, to the last bit, unless a team is larger than the group.
+(See `numpy_policies` for the reason.)
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from multiverse.policies.heads import DiscreteHead, head_for
 from multiverse.policies.numpy_policies import normalized, saved_features
 
 LAYERS = ("embed", "queries", "keys", "values", "out", "hidden", "head")
-"""Dense ones, in this order; what follows on `embed` and on `hidden` is a LeakyReLU."""
+"""Dense layers, in this order; `embed` and `hidden` are followed by a LeakyReLU."""
 LEAK = np.float32(0.01)
 MOST_AGENTS = 4096
 
 
 class TeamPolicy:
-    """Embeds each agent's features, lets it attend to its team, and chooses one of its actions. Remembers nothing."""
+    """Embeds each agent's features, attends to its team, and chooses one of its actions. Has no memory."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TeamPolicy:
         self._features, self._heads, self._agents, self._head = features, num_heads, agents, head
         self._layers = {name: tuple(np.ascontiguousarray(part) for part in layers[name]) for name in LAYERS}
         self.version, self._shift_and_scale = version, shift_and_scale
-        self._found: tuple[Any, Places] | None = None
+        self._latest: tuple[Any, Places] | None = None
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
@@ -63,30 +63,30 @@ class TeamPolicy:
         return self
 
     def output(self, x: Array, teams: Array | None) -> Array:
-        """[rows, actions] of features [rows, size]; of rows that are in no team, 0."""
+        """[rows, actions] of features [rows, size]; 0 for rows without a team."""
         at = self._places(len(x), teams)
-        found = np.zeros((len(x), self._head.count), np.float32)
+        output = np.zeros((len(x), self._head.count), np.float32)
         if not len(at.rows):
-            return found
+            return output
         if at.present is None:
             together = x[at.rows].reshape(*at.shape, -1)
         else:
             together = np.zeros((*at.shape, x.shape[1]), np.float32)
             together[at.team, at.place] = x[at.rows]
         logits = self._logits(together, at.present)
-        found[at.rows] = logits.reshape(len(at.rows), -1) if at.present is None else logits[at.team, at.place]
-        return found
+        output[at.rows] = logits.reshape(len(at.rows), -1) if at.present is None else logits[at.team, at.place]
+        return output
 
     def _places(self, rows: int, teams: Array | None) -> Places:
-        """Found once for as long as they stay, as they do while nobody dies."""
+        """Places of the rows, computed again when their teams change."""
         key = rows, None if teams is None else teams.tobytes()
-        found = self._found  # looked at once: worker threads share a policy
-        if found is None or found[0] != key:
-            self._found = found = key, places_of(np.arange(rows) if teams is None else teams, self._agents)
-        return found[1]
+        latest = self._latest  # read once: worker threads share a policy
+        if latest is None or latest[0] != key:
+            self._latest = latest = key, places_of(np.arange(rows) if teams is None else teams, self._agents)
+        return latest[1]
 
     def _logits(self, x: Array, present: Array | None) -> Array:
-        """[teams, places, actions]; `present` is None where everybody is."""
+        """[teams, places, actions]; `present` is None if every place is taken."""
         teams, places, _ = x.shape
         own = _leaky(self._dense("embed", x))
         queries, keys, values = (
@@ -105,7 +105,7 @@ class TeamPolicy:
         return self._dense("head", _leaky(self._dense("hidden", attended)))
 
     def _dense(self, name: str, x: Array) -> Array:
-        """[teams, places, …] in blocks of rows, as dense policies do: one a team would take longer in wide layers."""
+        """[teams, places, …] in blocks of rows, as in dense policies: one block per team is slower for wide layers."""
         weights, bias = self._layers[name]
         blocks: Array = np.matmul(in_blocks(x.reshape(-1, x.shape[-1])), weights)
         blocks += bias
@@ -113,7 +113,7 @@ class TeamPolicy:
 
     # -- in a run ------------------------------------------------------------------------------------------------
     def saved(self) -> dict[str, Any]:
-        """As a run holds it: `loaded_team_policy` makes an equal one of this and the run's spaces."""
+        """Contents for a run: `loaded_team_policy` makes an equal policy of them and the run's spaces."""
         saved: dict[str, Any] = {
             "kind": "attention",
             "version": self.version,
@@ -130,7 +130,7 @@ class TeamPolicy:
 def loaded_team_policy(
     saved: Mapping[str, Any], observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> TeamPolicy:
-    """The policy that a run holds; ValueError if its parts do not fit together."""
+    """The policy of a run; ValueError if its parts do not fit together."""
     layers = {name: (np.asarray(saved["weights"][name]), np.asarray(saved["biases"][name])) for name in LAYERS}
     frozen = (np.asarray(saved["shift"]), np.asarray(saved["scale"])) if "shift" in saved else None
     scaled = bool(saved.get(SCALED_BYTES, False))
@@ -138,21 +138,21 @@ def loaded_team_policy(
     heads, agents = int(saved["num_heads"]), int(saved["agents"])
     size, hidden = len(layers["embed"][1]), len(layers["hidden"][1])
     if not isinstance(head, DiscreteHead) or not 1 <= agents <= MOST_AGENTS or heads < 1 or size % heads:
-        raise ValueError("it does not fit the actions, or has no sizes that make sense")
+        raise ValueError("it does not fit the actions, or its number of heads or agents is invalid")
     inward = {"embed": features.size, "head": hidden}
     outward = {"hidden": hidden, "head": head.count}
     for name, (weights, bias) in layers.items():
         shape = inward.get(name, size), outward.get(name, size)
         if weights.shape != shape or bias.shape != shape[1:]:
-            raise ValueError("its layers do not fit together, or not the observations")
-    if frozen and any(one.shape != (features.size,) for one in frozen):
-        raise ValueError("what normalises does not fit the observations")
+            raise ValueError("the shapes of its layers do not fit each other or the observations")
+    if frozen and any(part.shape != (features.size,) for part in frozen):
+        raise ValueError("the shape of its normaliser does not fit the observations")
     return TeamPolicy(features, layers, heads, agents, head, int(saved["version"]), frozen)
 
 
 class Places(NamedTuple):
-    """Where rows are: `rows` of them, team after team, in a `team` and at a `place` of it. `present`: [teams, places]
-    who is there, None if everybody is."""
+    """Positions of rows in teams: `rows`, team after team, are at `place` of `team`. `present`: [teams, places] bool,
+    None if every place is taken."""
 
     rows: Array
     team: Array
@@ -162,7 +162,7 @@ class Places(NamedTuple):
 
 
 def places_of(teams: Array, agents: int) -> Places:
-    """Of [rows] teams, -1 for none; a team has at least as many places as it may have agents."""
+    """Places of rows whose teams [rows] are these, -1 for none; a team has at least `agents` places."""
     rows = np.flatnonzero(teams >= 0)
     rows = rows[np.argsort(teams[rows], kind="stable")]
     _, first, team, count = np.unique(teams[rows], return_index=True, return_inverse=True, return_counts=True)

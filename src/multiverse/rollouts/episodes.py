@@ -1,41 +1,63 @@
-"""Episodes that have ended, and what the envs did in those that are under way."""
+"""Episodes of collected rollouts: those that ended, and the current ones with their actions so far."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from multiverse.core.policy import Policy
 from multiverse.core.views import Array
+from multiverse.rollouts.rollout import ACTED_BY, BEGUN, FRESH, LOST, SEEDS, Rollout
+from multiverse.rollouts.rollout_arrays import RolloutArrays
+from multiverse.rollouts.self_play import CURRENT_POLICY, versions_by_slot
+from multiverse.rollouts.slots import is_single
 
 RECENT = 100
 MOST_ACTIONS = 200_000
-"""Of one episode: what is longer is not brought back by playing it again."""
+"""Largest length of an episode that is restored by replaying its actions."""
 Taken = tuple[Array, ...]
 """Actions of one env, [steps, …] of each group of its agents."""
 
 
 @dataclass(slots=True)
 class Episode:
-    """One that has ended. Not frozen: of hundreds a rollout, making them took three times as long."""
+    """An episode that has ended. Not frozen, which takes a third of the time to create hundreds per rollout."""
 
     env_id: int
-    index: int  # how many this env had before it
+    index: int  # number of earlier episodes of this env
     seed: int | None
     returned: float
     length: int
-    lost: bool = False  # the env or its worker was lost in it
-    by_agent: dict[str, float] | None = None  # the returns of several agents; `returned` is the learners' mean then
-    opponent: int | None = None  # the past version that played the other side
-    version: int | None = None  # of the policy that acted where it ended
+    lost: bool = False  # the env or its worker was lost
+    by_agent: dict[str, float] | None = None  # returns of several agents; `returned` is the mean of the learners'
+    opponent: int | None = None  # past version that played the other side
+    version: int | None = None  # of the policy that acted at its end
+
+
+@dataclass(slots=True)
+class Collected:
+    """Episodes, losses and times of one collected rollout."""
+
+    episodes: list[Episode] = field(default_factory=list)
+    lost_steps: int = 0
+    act_s: float = 0.0
+    step_s: float = 0.0
+
+    @classmethod
+    def since(cls, began_at: float, episodes: list[Episode], lost_steps: int, act_s: float, step_s: float) -> Collected:
+        """Divide the time since then in proportion to the workers' times, which overlap."""
+        share, took_s = act_s / (act_s + step_s) if act_s else 0.0, perf_counter() - began_at
+        return cls(episodes, lost_steps, took_s * share, took_s * (1 - share))
 
 
 class RecentEpisodes:
-    """Returns and lengths of the last hundred."""
+    """Returns and lengths of the last hundred episodes."""
 
     def __init__(self) -> None:
         self._returns: deque[float] = deque(maxlen=RECENT)
@@ -63,7 +85,7 @@ class RecentEpisodes:
 
     @property
     def by_agent(self) -> dict[str, float]:
-        """The mean return of each of several agents."""
+        """Mean return of each agent, if there are several."""
         return {agent: float(np.mean(returns)) for agent, returns in self._by_agent.items()}
 
     def state(self) -> dict[str, Any]:
@@ -78,11 +100,11 @@ class RecentEpisodes:
 
 
 class ActionLog:
-    """The actions of every env's current episode, as the env took them, rollout by rollout: one array for each group of
-    its agents.
+    """Actions of every env's current episode, in the form that envs take, rollout by rollout: one array for each group
+    of its agents.
 
-    `mark` remembers this moment without copying anything; `state` gives the log as it was then, also when the
-    episodes have gone on or ended since.
+    `mark` remembers this moment without copying; `state` returns the log of that moment, also if the episodes have
+    continued or ended since.
     """
 
     def __init__(self, num_envs: int, groups: int = 1) -> None:
@@ -90,33 +112,34 @@ class ActionLog:
         self._lengths = [0] * num_envs
         self._marked: list[tuple[list[Taken], int]] = []
         self._groups = groups
+        self.enabled = True  # needed for envs that are restored by replaying their actions
         self.mark()
 
     def load(self, env_id: int, actions: Taken) -> None:
-        """The env is in the middle of an episode and has taken these. None have no shape that others could follow."""
+        """Set the actions of the env's current episode. Empty arrays are dropped, since their shape is not known."""
         self._parts[env_id], self._lengths[env_id] = [actions] if len(actions[0]) else [], len(actions[0])
 
     def add(self, actions: Sequence[Array], ended: Array) -> None:
-        """[T, envs, …] a rollout of each group, and [T, envs] where episodes ended in it. Copied, for the rollout is
-        filled again. A log that has grown too long to be of use grows no further."""
+        """Add [T, envs, …] actions of each group, and begin again where episodes [T, envs] ended. Actions are copied,
+        because rollouts are overwritten. Nothing is added beyond `MOST_ACTIONS`."""
         for env_id in range(len(self._parts)):
             ends = np.flatnonzero(ended[:, env_id])
             if len(ends):
                 self.begin(env_id)
             if self._lengths[env_id] <= MOST_ACTIONS:
                 first = ends[-1] + 1 if len(ends) else 0
-                self._parts[env_id].append(tuple([one[first:, env_id].copy() for one in actions]))
+                self._parts[env_id].append(tuple([group[first:, env_id].copy() for group in actions]))
                 self._lengths[env_id] += len(ended) - first
 
     def begin(self, env_id: int) -> None:
-        """A new episode. The old list may be marked, so it is left as it is."""
+        """Begin a new episode, with a new list: the old one may be marked."""
         self._parts[env_id], self._lengths[env_id] = [], 0
 
     def mark(self) -> None:
         self._marked = [(parts, len(parts)) for parts in self._parts]
 
     def state(self) -> list[Taken | None]:
-        """Per env, its actions up to the mark; None where there are too many to play them again."""
+        """Actions of each env up to the mark; None where there are too many to replay them."""
         marked = [parts[:count] for parts, count in self._marked]
         return [self._joined(parts) if _length(parts) <= MOST_ACTIONS else None for parts in marked]
 
@@ -126,3 +149,78 @@ class ActionLog:
 
 def _length(parts: list[Taken]) -> int:
     return sum(len(part[0]) for part in parts)
+
+
+class RunningEpisodes:
+    """Reads episodes that ended from the filled rows of rollouts, and logs actions."""
+
+    def __init__(self, arrays: RolloutArrays) -> None:
+        self._arrays = arrays
+        self.current: list[tuple[int, int | None]] = []  # number and seed of each env's episode
+        self.actions = ActionLog(arrays.envs.num_envs, len(arrays.rollouts))
+
+    def begin(self) -> None:
+        """Begin with the episodes that the envs are in."""
+        self.note_current()
+        self.actions.mark()
+
+    def note_current(self) -> None:
+        self.current = [self._arrays.episode_of(env_id) for env_id in self._arrays.all_envs]
+
+    def begin_again(self, env_ids: Sequence[int]) -> None:
+        """Note that these envs have begun another episode between two rollouts."""
+        self._arrays.arrays[FRESH][env_ids] = True
+        for env_id in env_ids:
+            self.current[env_id] = self._arrays.episode_of(env_id)
+            self.actions.begin(env_id)
+
+    def ended(self, env_ids: range) -> list[Episode]:
+        """Episodes of these envs that ended in the filled rows, in order."""
+        arrays, episodes = self._arrays.arrays, []
+        rows, envs = np.nonzero(arrays[BEGUN][:, env_ids.start : env_ids.stop] >= 0)
+        envs += env_ids.start
+        lost, begun, seeds = (arrays[name][rows, envs].tolist() for name in (LOST, BEGUN, SEEDS))
+        # [ends, 2, agents] lengths and returns, of each group
+        sums = [self._arrays.by_env(values)[rows, 1:, envs] for values in self._arrays.values]
+        lengths = np.concatenate([group[:, 0] for group in sums], axis=1).max(axis=1).tolist()
+        returns = np.concatenate([group[:, 1] for group in sums], axis=1)
+        several = returns.shape[1] > 1
+        versions, learners = self._players(rows, envs, returns.shape[1])
+        means = [float(row[mine].mean()) for row, mine in zip(returns, learners)] if several else returns[:, 0].tolist()
+        agents = [agent for group in self._arrays.groups for agent in group.agents]
+        for k, env_id in enumerate(envs.tolist()):
+            index, seed = self.current[env_id]
+            by_agent, acted_by = dict(zip(agents, returns[k].tolist())) if several else None, arrays[ACTED_BY][env_id]
+            # By position: there are hundreds in a rollout.
+            episodes.append(
+                Episode(env_id, index, seed, means[k], int(lengths[k]), lost[k], by_agent, versions[k], int(acted_by))
+            )
+            self.current[env_id] = begun[k], None if seeds[k] < 0 else seeds[k]
+        return episodes
+
+    def _players(self, rows: Array, envs: Array, agents: int) -> tuple[list[int | None], Array]:
+        """Players of the episodes that ended there: past versions; [ends, agents] bool: the current policies."""
+        if not self._arrays.matches:
+            return [None] * len(rows), np.ones((len(rows), agents), np.bool_)
+        versions, sides = (matches[rows, envs] for matches in self._arrays.matches)
+        sizes = [rollout.agents for rollout in self._arrays.rollouts]
+        by_group = [versions_by_slot(versions, sides, n, k, len(sizes)).reshape(-1, n) for k, n in enumerate(sizes)]
+        past = [None if version == CURRENT_POLICY else version for version in versions.tolist()]
+        return past, np.concatenate(by_group, axis=1) == CURRENT_POLICY
+
+    def log_actions(self, policies: Sequence[Policy]) -> None:
+        """Add the actions of the filled rollouts, of all envs, to the log."""
+        if not self.actions.enabled:
+            return
+        arrays, ended = self._arrays, self._arrays.arrays[BEGUN] >= 0
+        self.actions.add([self._for_env(r, policy) for r, policy in zip(arrays.rollouts, policies)], ended)
+        if arrays.taken is not None:
+            for env_id in np.flatnonzero(ended.any(axis=0)).tolist():
+                self.actions.begin(env_id)  # guard: who-waits-has-taken-nothing
+
+    def _for_env(self, rollout: Rollout, policy: Policy) -> Array:
+        """[T, envs, agents, …] actions as the envs take them, [T, envs, …] of a single agent."""
+        envs, actions = self._arrays.envs, rollout.actions
+        agents = () if is_single(envs) else (rollout.agents,)
+        taken = np.asarray(policy.for_env(actions.reshape(-1, *actions.shape[2:])))
+        return taken.reshape(len(actions), envs.num_envs, *agents, *taken.shape[1:])

@@ -1,4 +1,4 @@
-"""A rollout: some steps of every slot, in arrays that are laid out once and filled again and again."""
+"""A rollout: a number of steps of every slot, in arrays that are allocated once and filled again and again."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from multiverse.core.layout import (
 )
 from multiverse.core.policy import Leaves, Memory
 from multiverse.core.views import Array
-from multiverse.policies.leaves import dtype_of, numeric_leaves, shape_of
+from multiverse.policies.features import dtype_of, numeric_leaves, shape_of
 
 
 class Part(NamedTuple):
-    """Which of a rollout's slots, side by side, were collected together: with which version of the policy, and which of
-    all the envs' slots they are."""
+    """Adjacent slots of a rollout that were collected together: version of the policy, and their numbers among the
+    slots of all envs."""
 
     version: int
     slots: range
@@ -39,34 +39,34 @@ class Part(NamedTuple):
 class Rollout:
     """T steps of S slots.
 
-    Row (t, s) is a step: what the slot saw, what it did, what it got, and whether its episode ended there. Rows that
-    are not `valid` were lost (an env was restarted in them), began an episode instead of being a step of one, or wanted
-    no action of the slot, and are never learned from. After the last row every slot saw `last`.
+    Row (t, s) is a step: observation, action and reward of the slot, and whether its episode ended there. Rows that are
+    not `valid` are never learned from: the env was restarted there, the row began an episode instead of being a step,
+    or no action of the slot was required. `last` has the observations after the last row.
     """
 
     observations: Leaves  # [T, S, …] per leaf
     last: Leaves  # [S, …]
-    finals: Leaves  # [T, S, …] what an episode that ended in this row showed last; elsewhere nothing
+    finals: Leaves  # [T, S, …] final observation of an episode that ended in this row; elsewhere undefined
     actions: Array  # [T, S, …]
     rewards: Array  # [T, S] float32
     terminated: Array  # [T, S] bool
     truncated: Array  # [T, S] bool
     valid: Array  # [T, S] bool
     starts: Array  # [T, S] bool: the row is its episode's first
-    acting: Array | None = None  # [T, S] bool: an action was wanted; None: everywhere
+    acting: Array | None = None  # [T, S] bool: an action was required; None: everywhere
     acting_next: Array | None = None  # [S] bool: and after the last row
     action_masks: Array | None = None  # [T, S, actions]
-    memory: Memory = field(default_factory=dict)  # [T, S, …] each: what the policy remembered before the row
+    memory: Memory = field(default_factory=dict)  # [T, S, …] each: memory of the policy before the row
     last_memory: Memory = field(default_factory=dict)  # [S, …] each: and after the last one
-    previous: tuple[Array, Array] | None = None  # [T, S, …], [T, S]: actions and rewards it was shown, if it remembers
+    previous: tuple[Array, Array] | None = None  # [T, S, …], [T, S]: actions and rewards before, if it has memory
     last_previous: tuple[Array, Array] | None = None  # [S, …], [S] and after the last row
-    states: Leaves = field(default_factory=dict)  # [T, envs, …] what each env is like as a whole, if it was asked
+    states: Leaves = field(default_factory=dict)  # [T, envs, …] state of each env, where it was requested
     last_states: Leaves = field(default_factory=dict)  # [envs, …] and after the last row
-    final_states: Leaves = field(default_factory=dict)  # [T, envs, …] and where somebody's episode ended in this row
+    final_states: Leaves = field(default_factory=dict)  # [T, envs, …] and at the end of an episode in this row
     group: str = SINGLE_AGENT  # the agents whose slots these are
     agents: int = 1  # of that group in each env: slot = env × agents + agent
-    policy_version: int = 0  # where there are parts, the oldest of theirs
-    parts: tuple[Part, ...] = ()  # of asynchronous collecting; none: all slots, and all with `policy_version`
+    policy_version: int = 0  # the oldest, where there are parts
+    parts: tuple[Part, ...] = ()  # of asynchronous collection; empty: all slots have `policy_version`
 
     @property
     def steps(self) -> int:
@@ -81,54 +81,57 @@ class Rollout:
         steps, slots = np.nonzero(self.terminated | self.truncated)
         return steps, slots, {path: rows[steps, slots] for path, rows in self.finals.items()}
 
-    def some(self, slots: slice) -> Rollout:
-        """A copy of the rows of these slots, which are those of whole envs."""
+    def copy_of(self, slots: slice) -> Rollout:
+        """Copy of these slots, which are all slots of some envs."""
         envs = slice(slots.start // self.agents, slots.stop // self.agents)
 
         def copied(name: str, rows: Sequence[Array]) -> Array:
-            mine = envs if name in _OF_ENVS else slots
-            return rows[0][mine].copy() if name in _AFTER else rows[0][:, mine].copy()
+            mine = envs if name in PER_ENV else slots
+            return rows[0][mine].copy() if name in PER_SLOT else rows[0][:, mine].copy()
 
         part = Part(self.policy_version, range(slots.start, slots.stop))
-        return replace(self, **_each([self], copied), parts=(part,))
+        return replace(self, **combined([self], copied), parts=(part,))
 
     @staticmethod
     def joined(rollouts: Sequence[Rollout]) -> Rollout:
-        """Side by side, slot after slot."""
+        """Join rollouts of the same steps along their slots."""
         if len(rollouts) == 1:
             return rollouts[0]
-        found = _each(rollouts, lambda name, rows: np.concatenate(rows, axis=0 if name in _AFTER else 1))
-        version, parts = min(one.policy_version for one in rollouts), tuple(p for one in rollouts for p in one.parts)
-        return replace(rollouts[0], **found, policy_version=version, parts=parts)
+        arrays = combined(rollouts, lambda name, rows: np.concatenate(rows, axis=0 if name in PER_SLOT else 1))
+        version = min(rollout.policy_version for rollout in rollouts)
+        parts = tuple(part for rollout in rollouts for part in rollout.parts)
+        return replace(rollouts[0], **arrays, policy_version=version, parts=parts)
 
 
-_AFTER = frozenset({"last", "acting_next", "last_memory", "last_previous", "last_states"})
-"""Of a rollout's arrays, those that have a row for each slot; the others have one for each step and slot."""
-_OF_ENVS = frozenset({"states", "last_states", "final_states"})
-_NO_ARRAYS = frozenset({"group", "agents", "policy_version", "parts"})
+PER_SLOT = frozenset({"last", "acting_next", "last_memory", "last_previous", "last_states"})
+"""Arrays of a rollout with one row per slot; the others have one per step and slot."""
+PER_ENV = frozenset({"states", "last_states", "final_states"})
+"""Arrays of a rollout with envs in place of slots."""
+_NOT_ARRAYS = frozenset({"group", "agents", "policy_version", "parts"})
 
 
-def _each(rollouts: Sequence[Rollout], combine: Callable[[str, Sequence[Array]], Array]) -> dict[str, Any]:
-    """By name, all arrays of rollouts that are alike, combined by (name, those of all rollouts) → array."""
-    found: dict[str, Any] = {}
-    for name in (one.name for one in fields(Rollout) if one.name not in _NO_ARRAYS):
-        values = [getattr(one, name) for one in rollouts]
+def combined(rollouts: Sequence[Rollout], combine: Callable[[str, Sequence[Array]], Array]) -> dict[str, Any]:
+    """Fields of a rollout whose arrays are combine(name, that array of each of these rollouts)."""
+    arrays: dict[str, Any] = {}
+    for name in [column.name for column in fields(Rollout) if column.name not in _NOT_ARRAYS]:
+        values = [getattr(rollout, name) for rollout in rollouts]
         if isinstance(values[0], dict):
-            found[name] = {key: combine(name, [value[key] for value in values]) for key in values[0]}
+            arrays[name] = {key: combine(name, [value[key] for value in values]) for key in values[0]}
         elif isinstance(values[0], tuple):
-            found[name] = tuple(combine(name, some) for some in zip(*values))
+            arrays[name] = tuple(combine(name, parts) for parts in zip(*values))
         else:
-            found[name] = None if values[0] is None else combine(name, values)
-    return found
+            arrays[name] = None if values[0] is None else combine(name, values)
+    return arrays
 
 
 # -- action masks beside the observations ------------------------------------------------------------------------
 BESIDE: Path = ("action_masks()",)
 """Path of action masks from infos or methods in a rollout, as one more leaf of the observations: for algorithms that
-also need to know which actions were open after a step."""
+also need the mask after a step."""
 
 
 def mask_beside(actions: int) -> Leaf:
+    """Leaf that `BESIDE` names, for this number of actions."""
     return Leaf(BESIDE, spaces.MultiBinary(actions))
 
 
@@ -139,41 +142,45 @@ def name_in_block(group: str, path: Path, final: bool = False) -> FieldName:
     return group, FINAL_OBSERVATIONS if final else OBSERVATIONS, *path
 
 
-# -- where its arrays lie -----------------------------------------------------------------------------------------
+# -- fields of the block ------------------------------------------------------------------------------------------
 ROLLOUT = "rollout"
-"""Second in the names of its fields, after the group's."""
+"""Second part of the names of a rollout's fields, after the group's name."""
 BEGUN, SEEDS, LOST, FRESH, SECONDS = ((ROLLOUT, name) for name in ("begun", "seeds", "lost", "fresh", "seconds"))
 ACTED_BY, TAKEN = (ROLLOUT, "acted_by"), (ROLLOUT, "taken")
 VERSIONS, SIDES = (ROLLOUT, "versions"), (ROLLOUT, "sides")
-"""Of envs, not slots: [T, envs] the episode that followed on one that ended in this row (-1: none did), and its seed
-(-1: none); whether the row was lost; [envs] whether the next row is an episode's first; and [envs, 2] how long a host
-acted and stepped, in the place of its first env; [envs] the version of the (first group's) policy that acted there, and
-of whole episodes how many steps were taken. In self-play [T, envs] the past version that plays (-1: none), and the side
-that the learner has."""
+"""Fields per env.
+- `BEGUN`: [T, envs] number of the episode that followed one that ended in this row (-1: none ended)
+- `SEEDS`: [T, envs] its seed (-1: none)
+- `LOST`: [T, envs] the row was lost
+- `FRESH`: [envs] the next row is the first of an episode
+- `SECONDS`: [envs, 2] time that a host spent acting and stepping, in the row of its first env
+- `ACTED_BY`: [envs] version of the (first group's) policy that acted
+- `TAKEN`: [envs] with whole episodes, number of steps taken
+- `VERSIONS`, `SIDES`: [T, envs] in self-play, the past version that plays (-1: none), and the learner's side"""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutShape:
-    """What a group's rollout has room for."""
+    """Sizes, shapes and dtypes of a group's rollout."""
 
     group: str
     observation_space: spaces.Space[Any]
     steps: int
     slots: int
-    action: tuple[tuple[int, ...], Any]  # (shape, dtype) of one action as the policy has it
-    masks: int = 0  # actions that a mask can forbid
-    comes_and_goes: bool = False  # there are rows in which no action of a slot is wanted
+    action: tuple[tuple[int, ...], Any]  # (shape, dtype) of one action as the policy returns it
+    masks: int = 0  # length of an action mask
+    comes_and_goes: bool = False  # slots do not act in every row
     memory: Memory = field(default_factory=dict)  # [1, …] of one slot
-    noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) of one slot's at one step
+    noise: tuple[tuple[int, ...], Any] = ((), np.float32)  # (shape, dtype) for one slot and step
     agents: int = 1  # of the group in each env
-    state_space: spaces.Space[Any] | None = None  # of what envs are like as a whole; None: nobody asks
-    keeps_masks: bool = False  # they are a leaf of the observations, `BESIDE`
+    state_space: spaces.Space[Any] | None = None  # of the envs' states; None: they are not used
+    keeps_masks: bool = False  # masks are a leaf of the observations, `BESIDE`
 
     def _leaves(self) -> list[Leaf]:
         return [*numeric_leaves(self.observation_space), *([mask_beside(self.masks)] if self.keeps_masks else [])]
 
     def fields(self) -> list[Field]:
-        """What was before the first row, or is after the last, has a row more."""
+        """Fields of the block; those that are also needed after the last row have one row more."""
         kinds, whole, more = self._leaves(), (self.steps, self.slots), self.steps + 1
         (shape, dtype), (of_noise, noise_dtype) = self.action, self.noise
         fields = [
@@ -210,7 +217,7 @@ class RolloutShape:
         return Field((self.group, ROLLOUT, *name), shape, np.dtype(dtype), axis)
 
     def rollout(self, arrays: Mapping[FieldName, Array]) -> Rollout:
-        """Over such arrays."""
+        """The rollout whose arrays are these fields."""
 
         def at(*name: str | int) -> Array:
             return arrays[(self.group, ROLLOUT, *name)]
@@ -246,11 +253,11 @@ class RolloutShape:
 
 
 def env_fields(steps: int, num_envs: int, self_play: bool = False, whole_episodes: bool = False) -> list[Field]:
-    """What every rollout has beside its groups'."""
+    """Fields of rollouts that do not belong to a group."""
     taken = [Field(TAKEN, (num_envs,), np.dtype(np.int64))] if whole_episodes else []
-    played = [Field(name, (steps, num_envs), np.dtype(np.int64), 1) for name in (VERSIONS, SIDES)] if self_play else []
+    matches = [Field(name, (steps, num_envs), np.dtype(np.int64), 1) for name in (VERSIONS, SIDES)] if self_play else []
     return [
-        *played,
+        *matches,
         *taken,
         Field(ACTED_BY, (num_envs,), np.dtype(np.int64)),
         Field(BEGUN, (steps, num_envs), np.dtype(np.int64), axis=1),
@@ -262,13 +269,13 @@ def env_fields(steps: int, num_envs: int, self_play: bool = False, whole_episode
 
 
 def private_fields(fields: Iterable[Field]) -> dict[FieldName, Array]:
-    """In memory of this process alone, taken only where it is written to."""
-    return {one.name: np.zeros(one.shape, one.dtype) for one in fields}
+    """Arrays for these fields in the memory of this process."""
+    return {shared.name: np.zeros(shared.shape, shared.dtype) for shared in fields}
 
 
 def rollout_for(
     observation_space: spaces.Space[Any], steps: int, slots: int, action: tuple[tuple[int, ...], Any], masks: int = 0
 ) -> Rollout:
-    """Room for so many steps; `action` is (shape, dtype) of one action as the policy has it."""
+    """Empty rollout of a single agent; `action` is (shape, dtype) of one action as the policy returns it."""
     shape = RolloutShape(SINGLE_AGENT, observation_space, steps, slots, action, masks)
     return shape.rollout(private_fields(shape.fields()))

@@ -1,8 +1,8 @@
-"""Self-play: past versions of the policies, and who of them plays against the present ones.
+"""Self-play: past versions of the policies, which play against the current ones.
 
-Who plays an episode is drawn at its start from (seed, env, episode), so that neither executors nor worker counts change
-it. The present policies play one side, which alternates; every other side is the same past version's. A side is an
-agent of the only group, or else a group.
+The opponent of an episode is drawn at its start from (seed, env, episode), so that it does not depend on executors or
+numbers of workers. The current policies play one side, which alternates; all other sides are played by the same past
+version. A side is an agent of the only group or, with several groups, a group.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from multiverse.core.views import Array
 from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy
 
 Choice = Literal["uniform", "recent"]
-NOBODY = -1
-"""In the place of a version: all sides are the present policies'."""
+CURRENT_POLICY = -1
+"""Version that stands for the current policies: they play all sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opponents:
-    """The past versions that may be drawn, and the policies of those that play, for one rollout."""
+    """Past versions that may be drawn in one rollout, and their policies."""
 
     seed: int
     share: float  # of the episodes
     choice: Choice
     versions: tuple[int, ...]  # oldest first
-    policies: Mapping[int, Sequence[Policy]]  # version → a policy for each group; also of those drawn before
+    policies: Mapping[int, Sequence[Policy]]  # version → a policy for each group; also of versions drawn before
     sides: int
 
     def draw(self, env_id: int, episode: int) -> tuple[int, int]:
-        """(the version that the present policies play against, or NOBODY; the side that is theirs)."""
+        """(past version that the current policies play against, or `CURRENT_POLICY`; their own side)."""
         rng = np.random.default_rng((self.seed, 4, env_id, episode))
         against, which = rng.random(2)
         side = (env_id + episode) % self.sides
         if not self.versions or against >= self.share:
-            return NOBODY, side
+            return CURRENT_POLICY, side
         count = len(self.versions)
         # recent: the n-th is n times as likely as the oldest.
         weights = np.arange(1, count + 1) if self.choice == "recent" else np.ones(count)
@@ -49,33 +49,40 @@ class Opponents:
         return self.versions[min(number, count - 1)], side
 
 
-def who_plays(versions: Array, sides: Array, agents: int, group: int, groups: int) -> Array:
-    """[envs] of each → [slots] the version that plays, NOBODY for the present policy."""
+def versions_by_slot(versions: Array, sides: Array, agents: int, group: int, groups: int) -> Array:
+    """[envs] of each → [slots] version that acts for each slot of this group."""
     if groups > 1:
-        return np.repeat(np.where(sides == group, NOBODY, versions), agents)
+        return np.repeat(np.where(sides == group, CURRENT_POLICY, versions), agents)
     ours = np.arange(agents) == sides[:, None]
-    return np.asarray(np.where(ours, NOBODY, versions[:, None])).reshape(-1)
+    return np.asarray(np.where(ours, CURRENT_POLICY, versions[:, None])).reshape(-1)
 
 
 class Pool:
-    """Past versions of a run's policies: part of the run, and of what is resumed."""
+    """Past versions of a run's policies, which are saved and resumed with the run."""
 
     def __init__(self, groups: Sequence[Group], size: int, share: float, every: int, choice: Choice, seed: int) -> None:
         sides = len(groups[0].agents) if len(groups) == 1 else len(groups)
         if sides < 2:
-            raise InvalidRequest(f"opponents={size}: there is no other side, the env has one agent")
+            raise InvalidRequest(f"opponents={size} needs an env with several agents, and this env has one agent")
         self._groups, self._size, self._every = groups, size, every
-        self._how = seed, share, choice
-        self._sides = sides
+        self._share, self._choice, self._seed, self._sides = share, choice, seed, sides
         self._versions: list[int] = []
         self._policies: dict[int, list[NumpyPolicy]] = {}
 
     def opponents(self) -> Opponents:
-        return Opponents(*self._how, tuple(self._versions), dict(self._policies), self._sides)
+        """The opponents of the next rollout."""
+        return Opponents(
+            seed=self._seed,
+            share=self._share,
+            choice=self._choice,
+            versions=tuple(self._versions),
+            policies=dict(self._policies),
+            sides=self._sides,
+        )
 
     def updated(self, updates: int, policies: Sequence[Policy], playing: Collection[int]) -> None:
-        """Another update is done. Every few of them, the policies as they are now join the pool; the oldest leaves it,
-        and is forgotten when it has played its last episode."""
+        """Note that an update is complete. Every few updates, the current policies join the pool and the oldest leave
+        it; their weights are dropped after their last episode."""
         if updates % self._every == 0:
             self._versions = [*self._versions, updates][-self._size :]
             self._policies[updates] = [_portable(policy) for policy in policies]
@@ -94,15 +101,17 @@ class Pool:
         self._versions = [int(version) for version in state["versions"]]
         self._policies = {
             int(version): [
-                loaded_policy(one, group.observation_space, group.action_space)
-                for one, group in zip(saved, self._groups)
+                loaded_policy(policy, group.observation_space, group.action_space)
+                for policy, group in zip(saved, self._groups)
             ]
             for version, saved in state["policies"].items()
         }
 
 
 def _portable(policy: Policy) -> NumpyPolicy:
-    found = policy.portable()
-    if not isinstance(found, NumpyPolicy):
-        raise InvalidRequest("opponents: past versions are kept of policies of a few dense layers, and this is none")
-    return found
+    portable = policy.portable()
+    if not isinstance(portable, NumpyPolicy):
+        raise InvalidRequest(
+            f"opponents= keeps past versions of policies that act in numpy, and this one is a {type(policy).__name__}"
+        )
+    return portable

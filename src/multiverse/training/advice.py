@@ -29,7 +29,7 @@ from multiverse.training.runs.files import LineFile, read_lines
 from multiverse.training.runs.find_runs import ADVICE
 
 if TYPE_CHECKING:
-    from multiverse.rollouts.collector import Collected
+    from multiverse.rollouts.episodes import Collected
     from multiverse.training.trainer import Trainer
 
 log = logging.getLogger("multiverse")

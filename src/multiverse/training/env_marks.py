@@ -51,7 +51,7 @@ class EnvMarks:
             except TypeError as error:
                 self.can_be_saved = False
                 log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
-        collector.keeps_actions = not self.can_be_saved
+        collector.actions.enabled = not self.can_be_saved
 
     @property
     def cannot_be_left(self) -> bool:
@@ -78,7 +78,7 @@ class EnvMarks:
         # The states come first: an env that is lost while it is asked begins another episode.
         states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
         # An env whose episode has just ended still shows what that one had.
-        starts, rollouts = self._collector.starts, self._collector.full
+        starts, rollouts = self._collector.starts, self._collector.rollouts
         going_on = np.concatenate([np.repeat(~starts, rollout.agents) for rollout in rollouts])
         returns, lengths = sums(self._envs)
         self._marked = {
@@ -86,13 +86,13 @@ class EnvMarks:
             "observations": {str(k): np.array(self._envs.views[name]) for k, name in enumerate(self._shown())},
             "returns": np.where(going_on, returns, 0.0),
             "lengths": np.where(going_on, lengths, 0),
-            "remembered": self._collector.remembered(),
+            "remembered": self._collector.memory(),
             **states,
         }
 
     def _shown(self) -> list[FieldName]:
         """Where the block has what slots see, group after group, and what envs are like as a whole."""
-        rollouts = self._collector.full
+        rollouts = self._collector.rollouts
         shown = [name_in_block(rollout.group, path) for rollout in rollouts for path in rollout.last]
         if is_single(self._envs):
             masks = (rollouts[0].group, ACTION_MASKS)
@@ -122,7 +122,7 @@ class EnvMarks:
 
     def _played_so_far(self) -> dict[str, Any]:
         """What brings envs back that cannot be saved: the actions of their episodes."""
-        names = [rollout.group for rollout in self._collector.full]
+        names = [rollout.group for rollout in self._collector.rollouts]
         known = {str(i): one for i, one in enumerate(self._collector.actions.state()) if one is not None}
         return {"actions": {i: one[0] if is_single(self._envs) else dict(zip(names, one)) for i, one in known.items()}}
 
@@ -131,7 +131,7 @@ class EnvMarks:
         known = [saved.get(str(i)) for i in range(self._envs.num_envs)]
         if is_single(self._envs):
             return [None if one is None else (one,) for one in known]
-        groups = [rollout.group for rollout in self._collector.full]
+        groups = [rollout.group for rollout in self._collector.rollouts]
         return [None if one is None else tuple(one[group] for group in groups) for one in known]
 
     def bring_back(self, envs: BaseVectorEnv, collector: Collector, saved: Mapping[str, Any]) -> None:
@@ -159,7 +159,7 @@ class EnvMarks:
                 _in_words(lost),
             )
         if saved["remembered"] is not None:
-            collector.remember(saved["remembered"])
+            collector.load_memory(saved["remembered"])
 
 
 def _in_words(lost: Lost) -> str:

@@ -16,9 +16,8 @@ from multiverse.core.layout import ACTION_MASKS, REWARD, VALUES, Group
 from multiverse.core.policy import Policy, Seen
 from multiverse.core.seeds import evaluation_seed
 from multiverse.core.views import Array
-from multiverse.policies.features import Features
+from multiverse.policies.features import Features, dtype_of
 from multiverse.policies.heads import no_actions
-from multiverse.policies.leaves import dtype_of
 from multiverse.rollouts.slots import acting_of, by_env, is_single, shown_by, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv
 

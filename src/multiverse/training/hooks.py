@@ -10,7 +10,7 @@ from multiverse.core.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
-    from multiverse.rollouts.collector import Collected
+    from multiverse.rollouts.episodes import Collected
     from multiverse.training.config.changes import Schedule
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer

@@ -21,8 +21,7 @@ from multiverse.core.policy import Policy
 from multiverse.core.seeds import checked_run_seed, default_test_seed
 from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
-from multiverse.policies.opponents import FunctionPolicy
-from multiverse.policies.random_policy import RandomPolicy
+from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation

@@ -13,9 +13,8 @@ from multiverse.core.errors import InvalidRequest, in_words
 from multiverse.core.layout import Leaf
 from multiverse.core.policy import Leaves, Memory, Policy, Seen
 from multiverse.core.views import Array
-from multiverse.policies.features import Features
+from multiverse.policies.features import Features, dtype_of, leaf_of, shape_of
 from multiverse.policies.heads import no_actions
-from multiverse.policies.leaves import dtype_of, leaf_of, shape_of
 from multiverse.policies.team_policy import TeamPolicy
 
 _LARGEST = np.float64(np.finfo(np.float32).max)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -34,6 +35,11 @@ MEASURED_ROLLOUTS, MEASURED_S = 2, 3.0
 LEAST_LEFT = 0.1
 """Of the memory that the run holds, what must be left on the machine; else it goes on with half as many envs."""
 LOOKED_EVERY_S = 10.0
+
+
+def first_num_envs(setting: int | Literal["auto"]) -> int:
+    """Number of envs with which a run begins."""
+    return FIRST if setting == "auto" else setting
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,12 @@ from multiverse.core.plan import Plan
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
-from multiverse.rollouts.asynchronous import Account, AsynchronousCollector
-from multiverse.rollouts.collector import Collected, Collector, collected_in_workers, rollout_fields
-from multiverse.rollouts.episodes import RecentEpisodes
+from multiverse.rollouts.asynchronous import Account, AsynchronousCollection
+from multiverse.rollouts.collector import Collector, NewStrategy
+from multiverse.rollouts.episodes import Collected, RecentEpisodes
+from multiverse.rollouts.lock_step import LockStep
 from multiverse.rollouts.rollout import Rollout
+from multiverse.rollouts.rollout_arrays import collected_in_workers, rollout_fields
 from multiverse.rollouts.self_play import Pool
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
@@ -35,7 +38,7 @@ from multiverse.training.learners import (
     observation_lines,
 )
 from multiverse.training.loading import opponents_for
-from multiverse.training.scaling import FIRST
+from multiverse.training.scaling import first_num_envs
 from multiverse.training.session_envs import (
     NEW_ENVS,
     ResumedEnvs,
@@ -67,10 +70,10 @@ class Session:
         self._config = config
         sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
         self._run_envs = RunEnvs(config, env, resumed.masks, sees_state)
-        self._asynchronous: AsynchronousCollector | None = None
+        self._asynchronous: AsynchronousCollection | None = None
         self._past_account: Account | None = None
         self.evaluation_tasks = evaluation_tasks(config)
-        count = resumed.num_envs or (FIRST if config.num_envs == "auto" else config.num_envs)
+        count = resumed.num_envs or first_num_envs(config.num_envs)
 
         with self._opened(count, resumed.plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
@@ -139,18 +142,21 @@ class Session:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
         config, reset_plan = self._config, training_plan(self._config)
+        strategy: NewStrategy = LockStep
         if config.asynchronous:
             discards = config.full_queue == "discard"
             if config.full_queue == "auto":
                 discards = self.envs.plan.workers < usable_cores()
-            self._asynchronous = AsynchronousCollector(
-                self.envs, self._shapes, path, reset_plan, config.queue_size, config.max_lag, discards
+            strategy = partial(
+                AsynchronousCollection, queue_size=config.queue_size, max_lag=config.max_lag, discards=discards
             )
-            self._collector = self._asynchronous
             for learner in self.learners:
                 learner.max_lag = config.max_lag  # type: ignore[attr-defined]
-        else:
-            self._collector = Collector(self.envs, self._shapes, path, reset_plan, self._pool is not None)
+        self._collector = Collector(
+            self.envs, self._shapes, path, reset_plan, self_play=self._pool is not None, strategy=strategy
+        )
+        if isinstance(self._collector.strategy, AsynchronousCollection):
+            self._asynchronous = self._collector.strategy
 
     _collector: Collector
     _pool: Pool | None
@@ -234,7 +240,7 @@ class Session:
     @property
     def rollouts(self) -> list[Rollout]:
         """What was collected last, by group."""
-        return list(self._collector.full)
+        return list(self._collector.rollouts)
 
     @property
     def env_steps(self) -> int:

@@ -15,7 +15,7 @@ from multiverse.core.errors import InvalidRequest, MultiverseError, RunNotSaved,
 from multiverse.ipc.interrupts import StopRequests, StopWaiting
 from multiverse.learning.threads import torch_threads
 from multiverse.rollouts.asynchronous import account_lines
-from multiverse.rollouts.collector import Collected
+from multiverse.rollouts.episodes import Collected
 from multiverse.training import events
 from multiverse.training.config.budget import Clock, Stopwatch
 from multiverse.training.config.build import build

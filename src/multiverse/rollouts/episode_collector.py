@@ -1,0 +1,301 @@
+"""Collecting whole episodes with a policy, in a vector env or in workers that act without the caller.
+
+Strategies play the same episodes, bit for bit, for policies in numpy. Workers exchange no step with the caller: each
+has its share of the envs, and plays its share of the episodes in them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, Self, TypedDict, Unpack
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
+from multiverse.core.errors import InvalidRequest, ReplyTimeout, WorkerDied
+from multiverse.core.failures import OnBadValue, OnFailure
+from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, whole_number
+from multiverse.core.policy import Policy
+from multiverse.core.reset_plan import ResetPlan, ResetRequest
+from multiverse.core.views import Array
+from multiverse.executors.machine import usable_cores
+from multiverse.executors.startup import ranges
+from multiverse.executors.worker_loop import alike
+from multiverse.rollouts.episode_play import Action, EpisodeRequest, play_episodes
+from multiverse.rollouts.whole_episodes import WholeEpisodes
+from multiverse.vector.make import make_vec
+from multiverse.vector.single import VectorEnv
+
+
+class EnvOptions(TypedDict, total=False):
+    """Options of the envs in workers, as `make_vec` takes them. `reply_timeout_s` is the time for a worker's share of
+    one call of `collect`, 600 s by default."""
+
+    tasks: Sequence[Any] | None
+    env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    wrappers: Sequence[Wrapper] | None
+    on_failure: OnFailure
+    on_bad_value: OnBadValue
+    restarts_per_minute: int | None
+    reply_timeout_s: float | None
+
+
+class EpisodeStrategy(Protocol):
+    """Plays whole episodes."""
+
+    envs: VectorEnv
+    num_envs: int
+    needs_reset: bool
+    """Whether `envs` must be reset before the next call of `play`."""
+
+    def play(self, request: EpisodeRequest) -> WholeEpisodes:
+        """Play these episodes."""
+
+    def close(self) -> None:
+        """Close the envs that the strategy has opened."""
+
+
+class EpisodeCollector:
+    """Plays whole episodes with a policy, and returns their transitions.
+
+    Env i of n plays the i-th, (i + n)-th, … episode of each call; an env that has ended one begins its next while the
+    others continue. The same episodes are the same, bit for bit, wherever they are played.
+    """
+
+    def __init__(
+        self,
+        envs: VectorEnv | EnvSource,
+        reset_plan: ResetPlan,
+        action: Action | None = None,
+        *,
+        num_envs: int | None = None,
+        workers: int | None = None,
+        **env_options: Unpack[EnvOptions],
+    ) -> None:
+        """Collect in a vector env, with one forward pass for all envs that are ready, or in workers that it starts.
+
+        Args:
+            envs: a vector env with autoreset "disabled"; or an env as `make_vec` takes it, for which the collector
+                starts workers that act and step without the caller. Close it then, or use it as a context manager.
+            reset_plan: where each episode begins. It is called with (attempt, number of the episode); attempts count
+                from 0, and the next one replaces an episode that was lost. `DerivedSeeds`, or `DrawnTasks` where
+                episodes have tasks.
+            action: (shape, dtype) of one action as policies return it, if not as those of this library do.
+            num_envs: number of envs in workers.
+            workers: number of worker processes; by default one per core.
+            env_options: `tasks`, `env_kwargs`, `wrappers`, `on_failure`, `on_bad_value`, `restarts_per_minute` and
+                `reply_timeout_s`, as `make_vec` takes them, for envs in workers.
+        """
+        if unknown := sorted(env_options.keys() - EnvOptions.__annotations__.keys()):
+            raise TypeError(f"EpisodeCollector() got an unexpected keyword argument {unknown[0]!r}")
+        self._strategy: EpisodeStrategy
+        if isinstance(envs, gymnasium.vector.VectorEnv):
+            given = {"num_envs": num_envs, "workers": workers, **env_options}
+            if odd := [name for name, value in given.items() if value is not None]:
+                raise InvalidRequest(f"{odd[0]}= cannot be used with a vector env: pass it to make_vec")
+            self._strategy = _InVectorEnv(envs)
+        else:
+            self._strategy = _InWorkers(envs, num_envs, workers, env_options)
+        self._plan, self._action = reset_plan, action
+        self.collected = 0
+        """Number of episodes so far, which is the number of the next one."""
+
+    def collect(self, policy: Policy, episodes: int, explore: bool = True) -> WholeEpisodes:
+        """Play this number of episodes. `policy`: an algorithm's, or what `mv.load` returns; `explore`: with its noise.
+
+        With `on_failure="restart"` an episode whose env or worker is lost is dropped and replaced by another. A worker
+        that acts costs its whole share. After an interrupt, the next call begins the same episodes again.
+        """
+        if whole_number("episodes", episodes) < 1:
+            raise InvalidRequest(f"episodes={episodes}: expected at least 1")
+        strategy, envs = self._strategy, self._strategy.envs
+        policy_space, env_space = getattr(policy, "observation_space", None), envs.single_observation_space
+        if policy_space is not None and isinstance(strategy, _InVectorEnv) and not alike(policy_space, env_space):
+            raise InvalidRequest(
+                f"{policy!r} takes observations of {policy_space}, and these envs return {env_space}: load a policy "
+                "that was trained in this env"
+            )
+        numbers = range(self.collected, self.collected + episodes)
+        request = EpisodeRequest(acting_policy(policy), self._plan, numbers, explore, self._action)
+        if strategy.needs_reset:
+            envs.reset()
+        strategy.needs_reset = True
+        found = strategy.play(request)
+        strategy.needs_reset, self.collected = False, self.collected + episodes
+        return found
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs in which episodes are played."""
+        return self._strategy.num_envs
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes."""
+        return len(self.worker_pids)
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Ids of the worker processes."""
+        return self._strategy.envs.worker_pids
+
+    def close(self) -> None:
+        """Close the workers that the collector has started; a vector env that it was given stays open."""
+        self._strategy.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _InVectorEnv:
+    """Episode strategy: the caller acts, in a vector env."""
+
+    needs_reset = False
+
+    def __init__(self, envs: Any) -> None:
+        if envs.metadata.get("autoreset_mode") == AutoresetMode.SAME_STEP:
+            raise InvalidRequest(
+                "autoreset='same_step' cannot be used for whole episodes, which begin at different times: pass "
+                "make_vec(…, autoreset='disabled')"
+            )
+        self.envs, self.num_envs = envs, envs.num_envs
+
+    def play(self, request: EpisodeRequest) -> WholeEpisodes:
+        return play_episodes(self.envs, request)
+
+    def close(self) -> None:
+        pass
+
+
+class _InWorkers:
+    """Episode strategy: every worker plays its share of the episodes without the caller."""
+
+    needs_reset = True
+
+    def __init__(self, env: EnvSource, num_envs: int | None, workers: int | None, options: Mapping[str, Any]) -> None:
+        each = recipes(env, num_envs, options.get("env_kwargs"), options.get("wrappers"))
+        self._count = min(usable_cores() if workers is None else whole_number("workers", workers), len(each))
+        if self._count < 1:
+            raise InvalidRequest(f"workers={workers}: expected at least 1")
+        restarts = {name: options[name] for name in ("on_failure", "restarts_per_minute") if name in options}
+        inner = restarts | {name: options[name] for name in ("tasks", "on_bad_value") if name in options}
+        shares = [[each[i] for i in share] for share in ranges(len(each), self._count)]
+        self.envs = make_vec(
+            [partial(_Player, w, share, inner) for w, share in enumerate(shares)],
+            executor=IN_PROCESSES,
+            workers=self._count,
+            autoreset="disabled",
+            reply_timeout_s=options.get("reply_timeout_s", 600.0),
+            infos=False,
+            **restarts,
+        )
+        self.num_envs, self._calls = len(each), 0
+
+    def play(self, request: EpisodeRequest) -> WholeEpisodes:
+        """Play these episodes. A worker that is lost costs all episodes of its share, which are replaced by others;
+        the number of steps that it had taken is not known."""
+        portable = request.policy.portable()
+        if portable is None:
+            raise InvalidRequest(
+                "this policy cannot act in workers, because it needs its algorithm: collect with a vector env instead, "
+                "EpisodeCollector(mv.make_vec(…), reset_plan)"
+            )
+        self._calls += 1
+        request = request._replace(policy=portable)
+        shares = {w: _Share(request.plan, tuple(request.numbers[w :: self._count])) for w in range(self._count)}
+        shares = {w: share for w, share in shares.items() if share.numbers}
+        dropped = 0
+        while True:
+            try:
+                parts = self.envs.call("play", request, shares, self._calls, env_ids=sorted(shares))
+                break
+            except (WorkerDied, ReplyTimeout):
+                lost = self.envs.awaiting_reset
+                if not lost:
+                    raise
+                self.envs.reset(env_ids=lost)
+                for w in set(lost) & shares.keys():
+                    dropped += len(shares[w].numbers)
+                    shares[w] = replace(shares[w], lost=shares[w].lost + 1)  # guard: a-lost-share-is-drawn-again
+        for w, share in shares.items():  # completed work, to which the number of restarts is related
+            self.envs.views[COUNTS][COMPLETED_EPISODES, w] += len(share.numbers)  # guard: collected-episodes-are-work
+        episodes = WholeEpisodes.interleaved(parts)
+        episodes.dropped += dropped
+        return episodes
+
+    def close(self) -> None:
+        self.envs.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """One worker's episodes: a reset plan over their positions in `numbers`."""
+
+    plan: ResetPlan
+    numbers: tuple[int, ...]
+    lost: int = 0  # attempts that were lost with the worker
+
+    def __call__(self, env_id: int, episode: int) -> ResetRequest:
+        return self.plan(env_id + self.lost, self.numbers[episode])
+
+
+class _Player(gymnasium.Env[Array, Array]):
+    """A worker's only env, which holds its share of the envs. It plays episodes on request, and is never stepped."""
+
+    observation_space, action_space = spaces.Box(0.0, 0.0, (1,)), spaces.Box(0.0, 0.0, (1,))
+
+    def __init__(self, number: int, share: Sequence[Recipe], options: Mapping[str, Any]) -> None:
+        self._number = number
+        makers = [recipe.build_foreign for recipe in share]
+        self._envs = make_vec(makers, executor=IN_CALLER, autoreset="disabled", **options)
+        self._latest: tuple[Any, WholeEpisodes] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        return np.zeros(1, np.float32), {}
+
+    def play(self, request: EpisodeRequest, shares: Mapping[int, _Share], call: int) -> WholeEpisodes:
+        """Play this worker's share once per call: a repetition, after another worker was lost, returns the same."""
+        mine = shares[self._number]
+        if self._latest is None or self._latest[0] != (call, mine.lost):
+            self._latest = None
+            episodes = play_episodes(self._envs, request._replace(plan=mine, numbers=range(len(mine.numbers))))
+            self._latest = (call, mine.lost), episodes
+        return self._latest[1]
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+def acting_policy(policy: Any) -> Policy:
+    """The policy, or the one that acts for a loaded policy; InvalidRequest if it is neither."""
+    acting: Policy = getattr(policy, "acting", policy)
+    if not hasattr(acting, "first_memory"):
+        raise InvalidRequest(
+            f"policy={policy!r} cannot play episodes: pass what mv.load(run) returns, mv.RandomPolicy(action_space), "
+            "or an object with the methods of multiverse.core.policy.Policy"
+        )
+    return acting
+
+
+class EpisodeWorkers(EpisodeCollector):
+    """Old name of an `EpisodeCollector` that starts workers, for one version."""
+
+    def __init__(
+        self, env: EnvSource, num_envs: int, reset_plan: ResetPlan, *, workers: int | None = None, **options: Any
+    ) -> None:
+        warnings.warn(
+            "EpisodeWorkers(env, num_envs, reset_plan) is now EpisodeCollector(env, reset_plan, num_envs=…)",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        super().__init__(env, reset_plan, num_envs=num_envs, workers=workers, **options)
