@@ -214,7 +214,7 @@ def test_close_does_not_wait_for_an_env_that_hangs(make: Make, gate: Gate, how: 
 def test_close_after_a_deadline_has_passed_ends_even_what_hangs(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multiverse.interop.async_drop_in.DEFAULT_TIMEOUTS", Timeouts(close_s=10 * MOMENT_S))
+    monkeypatch.setattr("multiverse.interop.drop_in.DEFAULT_TIMEOUTS", Timeouts(close_s=10 * MOMENT_S))
     envs = make(functools.partial(Gated, str(gate)), Troupe)
     envs.reset()
     envs.step_async(EACH)

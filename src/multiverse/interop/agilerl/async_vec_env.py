@@ -20,11 +20,9 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.core.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.core.infos import Infos
 from multiverse.core.plan import IN_PROCESSES, StartMethod
-from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
+from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, AsyncState, Observations, VecEnvBase, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
-from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
-from multiverse.interop.async_drop_in import AsyncDropIn, late, never_asked
-from multiverse.interop.drop_in import start, start_method_of
+from multiverse.interop.drop_in import AsyncDropIn, late, never_asked, start, start_method_of
 
 EnvFunctions = Sequence[Callable[[], Any]]
 Spaces = dict[str, spaces.Space[Any]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState
 
-from multiverse.interop.gymnasium.async_vector_env import AsyncVectorEnv
-from multiverse.interop.gymnasium.sync_vector_env import SyncVectorEnv
+from multiverse.interop.gymnasium.vector_envs import AsyncVectorEnv, SyncVectorEnv
 
 __all__ = ["AsyncState", "AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv"]
