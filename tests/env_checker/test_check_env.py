@@ -12,8 +12,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.env_checker import laboratory
-from multiverse.env_checker.checks.sharing import ProcessState, global_generators
 from multiverse.env_checker.examine import CHECKS, examine
+from multiverse.env_checker.repeatability import ProcessState, global_generators
 from multiverse.executors import machine
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.measure import descendants

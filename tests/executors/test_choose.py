@@ -15,7 +15,7 @@ import multiverse as mv
 from multiverse.adapters.env_source import Recipe
 from multiverse.core.errors import RemoteError
 from multiverse.core.plan import ExecutorName, PlannedExecutor
-from multiverse.env_checker.checks.cost import suggestion
+from multiverse.env_checker.resources import suggestion
 from multiverse.executors import choose, machine, startup
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted

@@ -19,17 +19,21 @@ from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzo
 from multiverse.core.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.core.plan import whole_number
 from multiverse.env_checker.catalogue import found
-from multiverse.env_checker.checks.cost import check_cost
-from multiverse.env_checker.checks.handing_over import check_ownership, check_travelling
-from multiverse.env_checker.checks.lifetime import check_building, check_leaving, check_memory
-from multiverse.env_checker.checks.seeding import check_seeds
-from multiverse.env_checker.checks.sharing import check_sharing
-from multiverse.env_checker.checks.space_checks import check_spaces
-from multiverse.env_checker.checks.stepping import check_order, check_reset, check_steps
-from multiverse.env_checker.checks.teams import check_team_order, check_team_reset, check_team_steps
 from multiverse.env_checker.laboratory import Laboratory, Seat, Where, WorkerLost
+from multiverse.env_checker.ownership import check_ownership, check_travelling
+from multiverse.env_checker.repeatability import check_seeds, check_sharing
 from multiverse.env_checker.report import SEVERITIES, CheckReport, CheckRun, Finding
+from multiverse.env_checker.resources import check_building, check_cost, check_leaving, check_memory
+from multiverse.env_checker.stepping import (
+    check_order,
+    check_reset,
+    check_steps,
+    check_team_order,
+    check_team_reset,
+    check_team_steps,
+)
 from multiverse.env_checker.subject import EnvRaised, OutOfTime, Settings, Subject
+from multiverse.env_checker.values import check_spaces
 from multiverse.executors.env_range import EnvRange
 
 log = logging.getLogger("multiverse")

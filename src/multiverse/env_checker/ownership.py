@@ -1,7 +1,7 @@
-"""What is handed over: whose an array or dict is afterwards, and what can come back from a worker process.
+"""Checks of what is handed over: who owns an array or dict afterwards, and what a worker process can send back.
 
-Observations and infos are the caller's, actions too. Infos must be pickled; that the env itself can be is only told.
-"""
+Observations and infos belong to the caller, and so do actions. Infos must be picklable; whether the env itself is
+picklable is only reported."""
 
 from __future__ import annotations
 
