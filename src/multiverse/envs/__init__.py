@@ -31,8 +31,8 @@ for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
     for _shown in ("P", "V"):
         _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown, **_limit)
     _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
-_add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
-_add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")
+_add("multiverse/TMaze-v0", "multiverse.envs.partly_observed:TMaze")
+_add("multiverse/RepeatPrevious-v0", "multiverse.envs.partly_observed:RepeatPrevious")
 for _name, _entry_point in WITH_TASKS.items():
     _add(f"multiverse/{_name}", _entry_point, as_it_is=True)
 _QUEST = "multiverse.envs.game_boy:make_quest"

@@ -1,7 +1,6 @@
-"""What a BoxJump world is made of, checked: from the constructor's arguments to one frozen `Setup`.
+"""The settings of a BoxJump world, checked when they are made, as one frozen `Setup`.
 
-Lengths are in boxes, times in seconds; x grows to the right and y downwards, as Box2D is used here.
-"""
+Lengths are in boxes, times in seconds; x grows to the right and y downwards, as Box2D is used here."""
 
 from __future__ import annotations
 
