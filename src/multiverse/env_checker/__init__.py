@@ -1,1 +1,1 @@
-"""Checks one env: what is wrong with it, as many copies of it in parallel show. (`check_env` is the public function.)"""
+"""Checks of one env, alone and as several copies in parallel. `check_env` is the public function."""

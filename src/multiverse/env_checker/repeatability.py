@@ -1,4 +1,4 @@
-"""Checks that an episode depends on its seed and actions alone: not on earlier episodes, nor on other envs of the process."""
+"""Checks that an episode depends on its seed and actions alone, not on earlier episodes or other envs of the process."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class ProcessState:
         np.seterr(**self.float_errors)
 
 
-# -- seeding --
+# -- seeds -----------------------------------------------------------------------------------------------------
 CUT_AFTER = 3  # steps of an episode that is left in its middle
 EPISODES = 6  # compared where chance could make two of them equal
 

@@ -1,4 +1,4 @@
-"""Checks of building and closing, of what an env leaves behind (threads, processes, files, memory), and of what it costs."""
+"""Checks of building and closing, of what an env leaves behind (threads, processes, files, memory), and of its cost."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _name(process: psutil.Process) -> str:
         return f"pid {process.pid}"
 
 
-# -- cost --
+# -- cost ------------------------------------------------------------------------------------------------------
 MEASURED_S = 0.3
 FEWEST = 5
 RESET_IS_MANY_STEPS = 100

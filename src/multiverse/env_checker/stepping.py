@@ -1,4 +1,4 @@
-"""Checks of reset and step: what they take and return, over many steps and episodes, and when they are called out of turn."""
+"""Checks of reset and step: their arguments and results, over many steps and episodes, and calls out of turn."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _steps_quietly(env: Any, actions: list[Any]) -> bool:
     return not any(ends)
 
 
-# -- teams --
+# -- several agents --------------------------------------------------------------------------------------------
 PARTS = ("observations", "rewards", "terminations", "truncations", "infos")
 CANCELS = 0.999
 

@@ -1,4 +1,4 @@
-"""The env under examination, inside the worker: built as often as a check wants, with every call noted before it is made."""
+"""The env under examination, inside the worker: built as often as a check needs it, with every call noted beforehand."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _by_agent(agents: Iterable[Any], space_of: Any) -> Any:
     return spaces.Dict(found) if all(isinstance(space, spaces.Space) for space in found.values()) else found
 
 
-# -- subject --
+# -- the env under examination ---------------------------------------------------------------------------------
 Result = TypeVar("Result")
 
 RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLOSE: "close-raises"}

@@ -185,7 +185,7 @@ class Tally:
             yield found(code, first + often)
 
 
-# -- space_checks --
+# -- spaces ----------------------------------------------------------------------------------------------------
 NAMES = ("observation_space", "action_space")
 SAMPLES = 20
 CHANNELS = (1, 3, 4)

@@ -46,7 +46,7 @@ def make(env: str, shown: Literal["P", "V"] = "P", zeros: bool = False, **kwargs
     return PartlyObserved(gymnasium.make(env, **kwargs), SHOWN[env][shown], zeros)
 
 
-# -- remembering --
+# -- memory tasks ----------------------------------------------------------------------------------------------
 Step = tuple[Array, float, bool, bool, dict[str, Any]]
 _FORWARD, _LEFT, _RIGHT = 0, 1, 2
 _WALL = 0.05

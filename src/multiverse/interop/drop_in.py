@@ -1,9 +1,10 @@
 """What drop-ins for several originals have in common: a vector env of ours that behaves like the original.
 
-`DropIn` takes a value and a seed for each env and raises errors in the words of the original; `AsyncDropIn` adds requests
-in two halves, of which one may be pending. A drop-in checks no values, has no deadlines but those of the caller, parks
-while it waits (users of an original expect idle workers to cost nothing), and raises the exception of an env itself where
-its type is one that the caller can be expected to know."""
+`DropIn` takes a value and a seed for each env and raises errors in the words of the original; `AsyncDropIn` adds
+requests in two halves, of which one may be pending. A drop-in checks no values, has no deadlines but those of the
+caller, parks while it waits (users of an original expect idle workers to cost nothing), and raises the exception of an
+env itself where its type is one that the caller can be expected to know.
+"""
 
 from __future__ import annotations
 
@@ -173,7 +174,7 @@ class DropIn(InTheirWords):
         return self._is_closed() if isinstance(error, ClosedError) else super()._in_their_words(error)
 
 
-# -- async_drop_in --
+# -- requests in two halves ------------------------------------------------------------------------------------
 class AsyncDropIn(DropIn):
     """One request at a time: asked for, then answered, within the caller's deadline or not at all."""
 

@@ -163,7 +163,7 @@ def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | Fla
     raise InvalidRequest(f"flatten_agents needs action spaces that are all Discrete or all Box, and these are {kinds}")
 
 
-# -- flatten_agents --
+# -- the env ---------------------------------------------------------------------------------------------------
 def flatten_agents(
     env: Any, *, reward: Literal["sum", "mean"] = "sum", dtype: DTypeLike | None = None
 ) -> FlattenedAgents:

@@ -12,10 +12,8 @@ from gymnasium.utils import seeding
 from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.box_jump.rendering import Renderer
-from multiverse.envs.box_jump.rewards import shown_best, step_rewards
 from multiverse.envs.box_jump.setup import PHYSICS_STEPS_PER_S, Setup
-from multiverse.envs.box_jump.views import Floats, Views
-from multiverse.envs.box_jump.world import World
+from multiverse.envs.box_jump.world import Floats, Views, World, shown_best, step_rewards
 from multiverse.envs.pettingzoo_classes import ParallelEnv, checked_action, refuse_other_agents
 from multiverse.envs.pictures import Drawn
 

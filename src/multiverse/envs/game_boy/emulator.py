@@ -91,7 +91,7 @@ class Emulator:
         self._pyboy.stop(save=False)
 
 
-# -- ram --
+# -- bytes of memory -------------------------------------------------------------------------------------------
 LARGEST_GAP = 64
 """Between two fields that are read in one go: to read a byte more costs a twentieth of another read."""
 Number = Callable[[list[int]], int | tuple[int, ...]]

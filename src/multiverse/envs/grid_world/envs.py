@@ -1,4 +1,4 @@
-"""The grid world as PettingZoo envs: with agents that take turns (AEC), and with agents that act together (parallel)."""
+"""The grid world as PettingZoo envs: with agents that take turns (AEC), and with agents that act at once (parallel)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class GridWorld(Drawn):
         return checked_action(agent, action, self._num_actions[agent])
 
 
-# -- aec --
+# -- in turns --------------------------------------------------------------------------------------------------
 class GridWorldEnvMultiAgent(GridWorld, AECEnv):  # type: ignore[misc, unused-ignore]
     """Agents on the ground and in the air look for a target that moves.
 
@@ -176,7 +176,7 @@ class GridWorldEnvMultiAgent(GridWorld, AECEnv):  # type: ignore[misc, unused-ig
             self.truncations = dict.fromkeys(self.agents, True)
 
 
-# -- parallel --
+# -- all at once -----------------------------------------------------------------------------------------------
 Step = tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
 

@@ -235,7 +235,7 @@ def _cuts_off(cell: Cell, grid: Iterable[Cell], placed: set[Cell]) -> bool:
     return bool(unreached)
 
 
-# -- views --
+# -- observations ----------------------------------------------------------------------------------------------
 Observation = dict[str, np.ndarray[Any, np.dtype[np.int64]]]
 
 

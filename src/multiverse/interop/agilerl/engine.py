@@ -1,4 +1,4 @@
-"""Our multi-agent vector env as the AgileRL drop-in drives it: batches, infos, observations and actions as AgileRL has them.
+"""Our multi-agent vector env as the AgileRL drop-in drives it, with AgileRL's batches, infos and actions.
 
 Actions go through the block where it holds them exactly as they are, else by pipe. Two base classes and an enum come
 from AgileRL where it is installed, for `isinstance` and `==`: AgileRL's training loops ask `isinstance(env,
@@ -47,7 +47,7 @@ AsyncState: Any = getattr(_module, "AsyncState", GymnasiumState)  # equal by nam
 """What is under way: DEFAULT (nothing), WAITING_RESET, WAITING_STEP or WAITING_CALL."""
 
 
-# -- actions --
+# -- actions ---------------------------------------------------------------------------------------------------
 Spaces = Mapping[str, spaces.Space[Any]]
 
 
@@ -186,7 +186,7 @@ def _is_nan(action: Any) -> bool:
     return not isinstance(action, dict | tuple) and bool(np.isnan(action).all())
 
 
-# -- engine --
+# -- batches ---------------------------------------------------------------------------------------------------
 AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
 
 

@@ -155,7 +155,7 @@ def refuse_unshareable(space: Space[Any]) -> None:
         ) from error
 
 
-# -- sync_vector_env --
+# -- SyncVectorEnv ---------------------------------------------------------------------------------------------
 class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.SyncVectorEnv`: the envs run in the caller, one after the other, and are in `envs`.
 
@@ -269,7 +269,7 @@ def _built_into(envs: list[Env[Any, Any]], env_fn: EnvFunction) -> Env[Any, Any]
     return env
 
 
-# -- async_vector_env --
+# -- AsyncVectorEnv --------------------------------------------------------------------------------------------
 class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.AsyncVectorEnv`, with many envs per worker process and shared memory throughout.
 

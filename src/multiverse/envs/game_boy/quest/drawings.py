@@ -48,7 +48,7 @@ def stages() -> dict[str, bytes]:
     return found
 
 
-# -- drawings --
+# -- pictures --------------------------------------------------------------------------------------------------
 ART = Path(__file__).parent / "art"
 SHADES = ".-+#"
 """White (in sprites: transparent), light, dark, black; sprites show light as white."""
