@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from multiverse.cli.comparison import Parallelism, Side
 from multiverse.cli.main import main
-from multiverse.cli.parallelism import Parallelism, Side
 
 QUICK = ["--seconds", "0.02", "--rounds", "2"]
 

@@ -1,4 +1,4 @@
-"""The env under examination, inside the worker: built as often as a check needs it, with every call noted beforehand."""
+"""The env under examination, inside the worker: built as often as a check needs it, with every call noted before."""
 
 from __future__ import annotations
 
