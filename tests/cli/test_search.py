@@ -20,8 +20,8 @@ pytest.importorskip("optuna")
 
 import multiverse as mv
 from multiverse.cli.commands.train import config_from, train_options
+from multiverse.cli.figures import search_figure
 from multiverse.cli.main import main
-from multiverse.cli.search_picture import search_figure
 from multiverse.cli.search_space import Choice, Range, Space, space_of
 from multiverse.cli.search_study import Pruning, Trial, opened
 from multiverse.core.errors import InvalidRequest

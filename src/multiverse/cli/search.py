@@ -119,8 +119,6 @@ def _outcome(trial: Any, best: float | None) -> str:
 
 
 def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
-    from multiverse.cli.search_picture import search_figure
-
     trials, best = search.trials, search.best
     if best is None:
         why = next((trial.why for trial in trials if trial.why), "all were pruned")
@@ -130,7 +128,7 @@ def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
     except PreflightError as error:
         _say(str(error))
     else:
-        from multiverse.cli.figures import drawn
+        from multiverse.cli.figures import drawn, search_figure
 
         write(search.path / "search.png", drawn(search_figure(trials, space), "png"), sys.stderr)
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}

@@ -64,6 +64,14 @@ class Range:
     def holds(self, value: Any) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    def distribution(self) -> Any:
+        """Return the same range as optuna has it."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(self.low, self.high, log=self.log)
+
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g}{', by the logarithm' if self.log else ''}"
 
@@ -73,6 +81,12 @@ class Choice:
     """Some values, each as it is typed."""
 
     words: tuple[str, ...]
+
+    def distribution(self) -> Any:
+        """Return the same choice as optuna has it."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.words)
 
     def __str__(self) -> str:
         return ", ".join(self.words)

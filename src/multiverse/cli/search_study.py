@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, repair
-from multiverse.cli.search_space import Range, Space
+from multiverse.cli.search_space import Space
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.imports import with_folders, without_folders
 from multiverse.core.plain_files import read_plain
@@ -193,7 +193,8 @@ class Search:
 
         seeds = np.random.SeedSequence((self.config.seed, len(self.trials)))
         self._study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]), n_startup_trials=FIRST_ONES)
-        return int(self._study.ask(distributions(self._space)).number)
+        dimensions = {name: dimension.distribution() for name, dimension in self._space.tried.items()}
+        return int(self._study.ask(dimensions).number)
 
     def _judge(self, number: int, why: str | None) -> None:
         """A trial is over: the study is told how it was."""
@@ -269,21 +270,6 @@ def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[
             yield from _differing(one, other)
         elif one != other and not (isinstance(other, tuple) and one == [*other]):
             yield f"{name}: {one}, now {other}"
-
-
-# -- optuna ------------------------------------------------------------------------------------------------------
-def distributions(space: Space) -> dict[str, Any]:
-    """As optuna has it."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    def one(dimension: Any) -> Any:
-        if not isinstance(dimension, Range):
-            return CategoricalDistribution(dimension.words)
-        if dimension.whole:
-            return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-        return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-
-    return {name: one(dimension) for name, dimension in space.tried.items()}
 
 
 # -- in the process of a trial -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Checks that an episode depends on its seed and actions alone, not on earlier episodes or other envs in the process."""
+"""Checks that an episode depends only on its seed and actions, not on earlier episodes or other envs in the process."""
 
 from __future__ import annotations
 
