@@ -1,4 +1,4 @@
-"""Everything that can be found about an env: how bad it is, why it matters, what to change."""
+"""The findings that there can be about an env: how severe each is, why it matters, and what to change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Entry:
     remedy: str
 
 
-def found(code: str, seen: str, severity: Severity | None = None) -> Finding:
-    """A finding of the catalogue with its evidence; `severity` where this case is milder or worse than most."""
+def make_finding(code: str, evidence: str, severity: Severity | None = None) -> Finding:
+    """Return a finding of the catalogue with its evidence; `severity` where this case differs from most."""
     entry = CATALOGUE[code]
-    return Finding(code, severity or entry.severity, seen, entry.why, entry.remedy)
+    return Finding(code, severity or entry.severity, evidence, entry.why, entry.remedy)
 
 
 error, warning, info = (partial(Entry, severity) for severity in SEVERITIES)

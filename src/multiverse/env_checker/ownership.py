@@ -1,7 +1,8 @@
 """Checks of what is handed over: who owns an array or dict afterwards, and what a worker process can send back.
 
 Observations and infos belong to the caller, and so do actions. Infos must be picklable; whether the env itself is
-picklable is only reported."""
+picklable is only reported.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.report import Finding
 from multiverse.env_checker.subject import Subject, WatchedEnv
-from multiverse.env_checker.trajectory import Actions, Frame, Trajectory, apart, calls, frozen, parts, rollout, steps_in
+from multiverse.env_checker.trajectory import Actions, Frame, calls, difference, differences, frozen, rollout, steps_in
 from multiverse.ipc.link import PipeLink
 
 WATCHED_STEPS = 100
@@ -21,59 +22,53 @@ PACKED_STEPS = 50
 
 
 def check_ownership(subject: Subject) -> Iterator[Finding]:
+    """Look at what was returned again after the next call, then write over it as a careless caller would."""
     env, seed = subject.build(), subject.settings.seed
     actions = subject.actions(env, min(WATCHED_STEPS, subject.settings.compared_steps))
-    found_before: dict[str, Finding] = {}
-    for finding in _watched(env, actions, seed):
-        found_before.setdefault(finding.code, finding)
-    yield from found_before.values()
-    alone = rollout(subject.build(), actions, subject.settings.compared_s, seed=seed)
-    actions = actions[: steps_in(alone)]
-    if apart(alone, rollout(subject.build(), actions, seed=seed)):
-        return  # not even the same twice: nothing can be told from a comparison
+    changed: dict[str, Finding] = {}  # the first finding of each kind
+    for finding in _changes(env, actions, seed):
+        changed.setdefault(finding.code, finding)
+    yield from changed.values()
+    reference = rollout(subject.build(), actions, subject.settings.compared_s, seed=seed)
+    actions = actions[: steps_in(reference)]
     other = actions[::-1]
-    words = apart(alone, _careless(subject.build(), actions, seed, lambda call: _overwrite(call.action, other[0])))
-    if words:
-        yield found("action-kept", f"writing over an action after its step changed the episode: {words}")
-    if "observation-reused" not in found_before:
-        words = apart(alone, _careless(subject.build(), actions, seed, lambda call: _scribble(call.observation)))
-        if words:
-            yield found("observation-is-state", f"writing over a returned observation changed the episode: {words}")
+
+    def careless(afterwards: Callable[[Frame], None]) -> str:
+        """Describe how an episode differs whose caller does this after each call."""
+        frames = []
+        for call in calls(subject.build(), actions, seed=seed):
+            frames.append(call.frozen())
+            afterwards(call)
+        return difference(reference, frames)
+
+    if careless(lambda call: None):
+        return  # episodes are not repeatable, so a comparison says nothing
+    if words := careless(lambda call: _overwrite(call.action, other[0])):
+        yield make_finding("action-kept", f"writing over an action after its step changed the episode: {words}")
+    if "observation-reused" not in changed and (words := careless(lambda call: _scribble(call.observation))):
+        evidence = f"writing over a returned observation changed the episode: {words}"
+        yield make_finding("observation-is-state", evidence)
 
 
-# -- looking on ------------------------------------------------------------------------------------------------
-def _watched(env: WatchedEnv, actions: Actions, seed: int) -> Iterator[Finding]:
-    """What was returned by a call, looked at again after the next one; may tell the same thing several times."""
+def _changes(env: WatchedEnv, actions: Actions, seed: int) -> Iterator[Finding]:
+    """Yield what the next call changed of what a call returned or was given; may yield equal findings."""
     chosen, before = iter(actions), None
     for call in calls(env, actions, seed=seed):
         where = str(env.where)
         if call.action is not None:
-            for words in parts(frozen(next(chosen)), frozen(call.action), "the action"):
-                yield found("action-changed", f"{words}, after the step it was given to, {where}")
+            for words in differences(frozen(next(chosen)), frozen(call.action), "the action"):
+                yield make_finding("action-changed", f"{words}, after the step it was given to, {where}")
         if before is not None:
-            yield from _changed(*before, call.info, where)
+            last, kept, when = before
+            for words in differences(kept.observation, frozen(last.observation), "the observation"):
+                yield make_finding("observation-reused", f"{words}: it was returned {when} and changed {where}")
+            if call.info is last.info:
+                evidence = f"the dict returned {when} is the same object as the one returned {where}"
+                yield make_finding("info-reused", evidence)
+            else:
+                for words in differences(kept.info, frozen(last.info), "info"):
+                    yield make_finding("info-reused", f"{words}: it was returned {when} and changed {where}")
         before = (call, call.frozen(), where)
-
-
-def _changed(call: Frame, kept: Frame, when: str, new_info: Any, where: str) -> Iterator[Finding]:
-    """What the objects that a call returned, and a copy of them, tell after the next one."""
-    for words in parts(kept.observation, frozen(call.observation), "the observation"):
-        yield found("observation-reused", f"{words}: it was returned {when} and changed {where}")
-    if new_info is call.info:
-        yield found("info-reused", f"the dict returned {when} is the same object as the one returned {where}")
-    else:
-        for words in parts(kept.info, frozen(call.info), "info"):
-            yield found("info-reused", f"{words}: it was returned {when} and changed {where}")
-
-
-# -- being careless --------------------------------------------------------------------------------------------
-def _careless(env: WatchedEnv, actions: Actions, seed: int, afterwards: Callable[[Frame], None]) -> Trajectory:
-    """A rollout by a caller who uses the arrays again; what is kept of it is copied before."""
-    frames = []
-    for call in calls(env, actions, seed=seed):
-        frames.append(call.frozen())
-        afterwards(call)
-    return frames
 
 
 def _overwrite(target: Any, source: Any) -> None:
@@ -88,7 +83,7 @@ def _overwrite(target: Any, source: Any) -> None:
 
 
 def _scribble(value: Any) -> None:
-    """Put something else into every array."""
+    """Put other values into every array."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -98,34 +93,33 @@ def _scribble(value: Any) -> None:
         value[...] = value + 1 if value.dtype.kind != "b" else ~value
 
 
-# -- travelling ------------------------------------------------------------------------------------------------
+# -- pickling --------------------------------------------------------------------------------------------------
 def check_travelling(subject: Subject) -> Iterator[Finding]:
+    """Pack infos, and the env itself, as a worker packs what it sends."""
     env = subject.build()
     unpicklable: dict[str, str] = {}
     for call in calls(env, subject.actions(env, PACKED_STEPS), seed=subject.settings.seed):
         _note_unpicklable(call.info, str(env.where), unpicklable)
     for words in unpicklable.values():
-        yield found("info-cannot-travel", words)
-    why = _cannot_be_packed(env.env)
-    if why:
-        yield found("env-cannot-be-pickled", why)
+        yield make_finding("info-cannot-travel", words)
+    if why := _unpicklable(env.env):
+        yield make_finding("env-cannot-be-pickled", why)
 
 
-def _note_unpicklable(info: dict[Any, Any], where: str, unpicklable: dict[str, str], name: str = "info") -> None:
-    """Each key that cannot travel, once, with the innermost dict that holds it."""
-    if not _cannot_be_packed(info):
+def _note_unpicklable(info: dict[Any, Any], where: str, noted: dict[str, str], name: str = "info") -> None:
+    """Note each key that cannot be pickled once, with the innermost dict that holds it."""
+    if not _unpicklable(info):
         return
     for key, value in info.items():
-        called = f"{name}[{key!r}]"
-        why = _cannot_be_packed(value)
+        path, why = f"{name}[{key!r}]", _unpicklable(value)
         if why and isinstance(value, dict):
-            _note_unpicklable(value, where, unpicklable, called)
+            _note_unpicklable(value, where, noted, path)
         elif why:
-            unpicklable.setdefault(called, f"{called} is a {type(value).__name__}, {where}: {why}")
+            noted.setdefault(path, f"{path} is a {type(value).__name__}, {where}: {why}")
 
 
-def _cannot_be_packed(value: Any) -> str:
-    """Why a worker could not send this, by the way a worker does send; '' if it could."""
+def _unpicklable(value: Any) -> str:
+    """Return why a worker could not send this; '' if it could."""
     link = PipeLink(None, by_name_first=True)  # type: ignore[arg-type]  # nothing is sent: only packed
     try:
         link.pack(value)

@@ -14,7 +14,7 @@ import gymnasium
 import psutil
 
 from multiverse.core.plan import IN_CALLER
-from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import STEP, Where
 from multiverse.env_checker.report import Finding
 from multiverse.env_checker.subject import EnvRaised, Stopwatch, Subject, TeamEnv, WatchedEnv
@@ -23,33 +23,33 @@ from multiverse.executors import machine
 from multiverse.executors.choose import BUSY_SHARE, Others, faster, predicted
 
 PATIENCE_S = 1.0
-"""Threads and processes that were told to end get this long."""
+"""Time that threads and processes have to end."""
 
 CYCLES, CYCLES_S = 5, 2.0
 STEPS_PER_CYCLE = 5
 RESETS, RESETS_S = 2_000, 1.5
 SOME_MEMORY = 4_000_000
-"""Bytes of growth that allocators and caches are forgiven."""
+"""Growth in bytes that is attributed to allocators and caches."""
 
 
 # -- building and closing --------------------------------------------------------------------------------------
 def check_building(subject: Subject) -> Iterator[Finding]:
-    """Two envs side by side, each closed and closed again."""
+    """Build two envs side by side, and close each of them twice."""
     first = subject.build()
     if not isinstance(first.env, gymnasium.Env | TeamEnv):
-        yield found("not-an-env", f"the factory returned {_what(first.env)}")
+        yield make_finding("not-an-env", f"the factory returned {_what(first.env)}")
         return
     if isinstance(first.env, TeamEnv) and not first.env.possible_agents:
-        yield found("possible-agents", f"{type(first.env.foreign).__name__} has no possible_agents")
+        yield make_finding("possible-agents", f"{type(first.env.foreign).__name__} has no possible_agents")
         return
     envs = [first]
     try:
         envs.append(subject.build())
     except EnvRaised as raised:
-        yield found("build-again-failed", f"a second env beside the first: {raised.words()}")
+        yield make_finding("build-again-failed", f"a second env beside the first: {raised.words()}")
     own, other = (getattr(env.env, "foreign", env.env) for env in (first, envs[-1]))
     if other is own and len(envs) == 2:
-        yield found("same-env-again", f"two calls of the factory returned one and the same {type(own).__name__}")
+        yield make_finding("same-env-again", f"two calls of the factory returned one and the same {type(own).__name__}")
         envs.pop()
     for env in envs:
         problem = _closed_twice(env)
@@ -73,14 +73,14 @@ def _closed_twice(env: WatchedEnv) -> Finding | None:
     try:
         env.close()
     except EnvRaised as raised:
-        return found("close-twice", f"the second close() raised {raised.words()}")
+        return make_finding("close-twice", f"the second close() raised {raised.words()}")
     return None
 
 
 # -- what is left ----------------------------------------------------------------------------------------------
 def check_leaving(subject: Subject) -> Iterator[Finding]:
-    """Build, step and close a few times; what is there once more each time is left."""
-    _cycle(subject)  # imports, caches and pools come with the first one
+    """Build, step and close a few times: what is there once more each time was left behind."""
+    _cycle(subject)  # the first one brings imports, caches and pools
     threads, processes = set(threading.enumerate()), _processes()
     descriptors = machine.open_descriptors()
     cycles, watch = 0, Stopwatch(CYCLES_S)
@@ -90,17 +90,19 @@ def check_leaving(subject: Subject) -> Iterator[Finding]:
     left = _ended_late(set(threading.enumerate()) - threads)
     if len(left) >= cycles:
         names = ", ".join(sorted({thread.name for thread in left})[:3])
-        yield found("threads-left", f"{len(left)} threads after {cycles} × build, step, close: {names}, ...")
+        yield make_finding("threads-left", f"{len(left)} threads after {cycles} × build, step, close: {names}, ...")
     _, alive = psutil.wait_procs(_processes() - processes, timeout=PATIENCE_S)
     if len(alive) >= cycles:
-        yield found("processes-left", f"{len(alive)} processes after {cycles} × build, step, close: {_name(alive[0])}")
+        yield make_finding(
+            "processes-left", f"{len(alive)} processes after {cycles} × build, step, close: {_name(alive[0])}"
+        )
     more = machine.open_descriptors() - descriptors
     if more >= cycles:
-        yield found("descriptors-left", f"{more} open files or sockets after {cycles} × build, step, close")
+        yield make_finding("descriptors-left", f"{more} open files or sockets after {cycles} × build, step, close")
 
 
 def check_memory(subject: Subject) -> Iterator[Finding]:
-    """Many resets of one env: memory that grows in the second half as in the first is not a cache filling up."""
+    """Reset one env many times: memory that grows in the second half as in the first is no cache that fills up."""
     env = subject.build()
     actions = subject.actions(env, 2)
     process, rss = psutil.Process(), []
@@ -117,8 +119,8 @@ def check_memory(subject: Subject) -> Iterator[Finding]:
     (n0, r0), (n1, r1), (n2, r2) = rss
     if r2 - r0 > SOME_MEMORY and min((r1 - r0) / (n1 - n0), (r2 - r1) / (n2 - n1)) > 0.3 * (r2 - r0) / (n2 - n0):
         each_kb = (r2 - r0) / (n2 - n0) / 1e3
-        words = f"{(r2 - r0) / 1e6:.0f} MB more after {n2 - n0} resets with {len(actions)} steps each"
-        yield found("memory-grows", f"{words}: {each_kb:.0f} kB an episode")
+        evidence = f"{(r2 - r0) / 1e6:.0f} MB more after {n2 - n0} resets with {len(actions)} steps each"
+        yield make_finding("memory-grows", f"{evidence}: {each_kb:.0f} kB an episode")
 
 
 def _cycle(subject: Subject) -> None:
@@ -155,6 +157,7 @@ SLOW_RESET_S = 1e-3
 
 
 def check_cost(subject: Subject) -> Iterator[Finding]:
+    """Measure steps and resets, and suggest an executor."""
     env = subject.build()
     env.reset(seed=subject.settings.seed)
     others, metadata = Others(), getattr(env.env, "metadata", None) or {}
@@ -164,14 +167,14 @@ def check_cost(subject: Subject) -> Iterator[Finding]:
         raise EnvRaised(Where(STEP), error) from error
     step_s, reset_s = statistics.median(steps), statistics.median(resets)
     took = f"step {_time(step_s)}, reset {_time(reset_s)} (medians of {len(steps)} and {len(resets)})"
-    yield found("cost", f"{took}; {suggestion(each_s, metadata, others.share())}")
+    yield make_finding("cost", f"{took}; {suggestion(each_s, metadata, others.share())}")
     if reset_s > RESET_IS_MANY_STEPS * step_s and reset_s > SLOW_RESET_S:
-        yield found("reset-dominates", f"a reset takes as long as {reset_s / step_s:.0f} steps")
+        yield make_finding("reset-dominates", f"a reset takes as long as {reset_s / step_s:.0f} steps")
 
 
 def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float], float]:
-    """Seconds of each step and each reset, the bare calls, nothing of ours in between; and of a step with its share of
-    resets, in the mean."""
+    """Return the seconds of each step and each reset, measured around the bare calls, and the mean seconds of a step
+    with its share of resets."""
     clock, step, reset, alone = time.perf_counter, env.step, env.reset, not isinstance(env, TeamEnv)
     steps: list[float] = []
     resets: list[float] = []
@@ -195,7 +198,7 @@ def _measured(env: Any, actions: Iterator[Any]) -> tuple[list[float], list[float
 
 
 def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) -> str:
-    """The executor that `auto` would take, for a few envs and for many: by its own rules."""
+    """Return the executor that `auto` would choose, for a few envs and for many."""
     cores = machine.usable_cores()
     if cores == 1:
         return f"one usable core: executor={IN_CALLER!r}"
@@ -206,7 +209,7 @@ def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) ->
         alone, shared = predicted(each_s, num_envs, min(cores, num_envs) - 1)
         words.append(f"{num_envs} envs {faster(alone, shared)}")
     if busy_share > BUSY_SHARE:
-        words.append(f"but others have {100 * busy_share:.0f} % of them now, and only trying tells")
+        words.append(f"but other programs use {100 * busy_share:.0f} % of them now: measure to be sure")
     return f"on these {cores} cores that suggests {', '.join(words)}"
 
 

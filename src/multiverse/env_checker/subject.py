@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe, pettingzoo_kind
 from multiverse.core.env import EnvKind
 from multiverse.core.errors import RemoteError
-from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checker.report import Finding
 
@@ -24,10 +25,11 @@ ByAgent = dict[Any, Any]
 
 
 class TeamEnv:
-    """Parallel: a step is one of the env. AEC: a step is one agent's decision, with what it takes until the next one;
-    agents that have ended are removed on the way.
+    """A PettingZoo env as the checks step it: all values by agent, as the env itself returned them.
 
-    Actions are given for everybody there can be. Of those that are not open to an agent, its mask takes another.
+    A step of a parallel env is one of the env; of an AEC env it is one agent's decision, and what follows until the
+    next one; agents that have ended are removed on the way. Actions are given for all possible agents; one that is not
+    open to its agent is replaced by one that is.
     """
 
     spec = None
@@ -37,10 +39,10 @@ class TeamEnv:
         self.possible_agents = tuple(getattr(foreign, "possible_agents", None) or ())
         self.observation_space = _by_agent(self.possible_agents, foreign.observation_space)
         self.action_space = _by_agent(self.possible_agents, foreign.action_space)
-        self.masks: ByAgent = {}  # agent → what is open to it, where it says so
-        self._there: list[Any] = []  # who acts next, of a parallel env
+        self.masks: ByAgent = {}  # agent → mask of its actions; None where it has none
+        self._there: list[Any] = []  # agents that act next, of a parallel env
         self.over = False
-        """Nobody is left."""
+        """Whether no agent is left."""
 
     @property
     def unwrapped(self) -> Any:
@@ -48,11 +50,11 @@ class TeamEnv:
 
     @property
     def agents(self) -> list[Any]:
-        """Who is there, as the env says."""
+        """The agents that the env lists now."""
         return list(self.foreign.agents)
 
     def reset(self, **arguments: Any) -> Any:
-        """What a parallel env returned; of an AEC env ({agent: observation}, {agent: info}) of whoever acts first."""
+        """Return the result of a parallel env; of an AEC env observation and info of the first agent, as such dicts."""
         self.masks, result = {}, self.foreign.reset(**arguments)
         if self.in_turns:
             agent = self.foreign.agent_selection
@@ -64,12 +66,13 @@ class TeamEnv:
         return result
 
     def step(self, actions: ByAgent) -> Any:
-        """What a parallel env returned; of an AEC env the same five dicts, with those agents whose turn it was."""
+        """Return what a parallel env returned; of an AEC env the same five dicts, with the agents whose turn it was."""
         if self.in_turns:
             return self._turn(actions)
         result = self.foreign.step({agent: self._open(agent, actions) for agent in self._there})
-        _, terminated, truncated = ended_in(result)
-        self._there = [agent for agent in self.foreign.agents if not (terminated.get(agent) or truncated.get(agent))]
+        parts = result[2:4] if isinstance(result, tuple) and len(result) == 5 else ()
+        ended = {agent for part in parts if isinstance(part, dict) for agent, end in part.items() if end}
+        self._there = [agent for agent in self.foreign.agents if agent not in ended]
         self.over = not self._there
         self._note_masks(result)
         return result
@@ -82,8 +85,8 @@ class TeamEnv:
             if not env.agents:
                 break
             agent = env.agent_selection
-            for told, value in zip(result, env.last()):
-                told[agent] = value
+            for values, value in zip(result, env.last()):
+                values[agent] = value
             if not (result[2][agent] or result[3][agent]):
                 break
             env.step(None)
@@ -97,12 +100,12 @@ class TeamEnv:
         action, mask = actions[agent], self.masks.get(agent)
         space = self.action_space[agent]
         if mask is None or not isinstance(space, spaces.Discrete) or np.shape(mask) != (space.n,) or not mask.any():
-            return action  # what is wrong with the mask, the check of steps tells
+            return action  # a wrong mask is reported by the check of steps
         allowed = np.flatnonzero(mask)
         return space.start + allowed[(action - space.start) % len(allowed)]
 
     def _note_masks(self, result: Any) -> None:
-        """Copies: what was returned is the caller's."""
+        """Keep copies of the masks, which belong to the caller."""
         if not isinstance(result, tuple) or len(result) not in (2, 5):
             return
         for agent, mask in masks_in(result[0], result[-1]):
@@ -113,35 +116,28 @@ class TeamEnv:
 
 
 def masks_in(observations: Any, infos: Any) -> Iterable[tuple[Any, Any]]:
-    """(agent, its action mask or None)."""
+    """Yield each agent with its action mask, or None."""
     if isinstance(observations, dict):
-        for agent, seen in observations.items():
-            yield agent, mask_of(seen, infos.get(agent) if isinstance(infos, dict) else None)
-
-
-def ended_in(result: Any) -> tuple[ByAgent, ByAgent, ByAgent]:
-    """(rewards, terminated, truncated) of a step, as far as they are dicts."""
-    parts = result[1:4] if isinstance(result, tuple) and len(result) == 5 else ({}, {}, {})
-    rewards, terminated, truncated = (part if isinstance(part, dict) else {} for part in parts)
-    return rewards, terminated, truncated
+        for agent, observation in observations.items():
+            yield agent, mask_of(observation, infos.get(agent) if isinstance(infos, dict) else None)
 
 
 def _by_agent(agents: Iterable[Any], space_of: Any) -> Any:
-    """The spaces of all as one; as they are if one of them is none."""
-    found = {agent: space_of(agent) for agent in agents}
-    return spaces.Dict(found) if all(isinstance(space, spaces.Space) for space in found.values()) else found
+    """Return the spaces of all agents as one; as a plain dict if one of them is no space."""
+    by_agent = {agent: space_of(agent) for agent in agents}
+    return spaces.Dict(by_agent) if all(isinstance(space, spaces.Space) for space in by_agent.values()) else by_agent
 
 
 # -- the env under examination ---------------------------------------------------------------------------------
 Result = TypeVar("Result")
 
 RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLOSE: "close-raises"}
-"""What it is called when the env raises."""
+"""Code of the finding when the env raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How thorough the checks are."""
+    """Thoroughness of the checks."""
 
     seed: int = 0
     steps: int = 1000  # of the longest rollout
@@ -154,7 +150,7 @@ class Settings:
 
 
 class Stopwatch:
-    """Says when a check has taken its time."""
+    """Says when a check has used its time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -166,35 +162,35 @@ class Stopwatch:
 
 
 class OutOfTime(Exception):
-    """The env is too slow for the check to be finished."""
+    """The env is too slow for the check to finish."""
 
     def finding(self, check: str) -> Finding:
-        return found("cut-short", f"the check of {check} was stopped {self.args[0]}")
+        return make_finding("cut-short", f"the check of {check} was stopped {self.args[0]}")
 
 
 class EnvRaised(Exception):
-    """The env's own code raised."""
+    """The code of the env raised an exception."""
 
     def __init__(self, where: Where, error: BaseException) -> None:
         super().__init__(str(where))
         self.where, self.error = where, error
 
     def finding(self) -> Finding:
-        return found(RAISED[self.where.phase], f"{self.words()}, {self.where}")
+        return make_finding(RAISED[self.where.phase], f"{self.words()}, {self.where}")
 
     def words(self) -> str:
-        """Error, message and the line of the env's where it was raised."""
+        """Return the type, message and line of the exception."""
         remote = RemoteError.of(self.error)
         return f"{next(iter(str(remote).splitlines()), '')}{remote.place()}"
 
 
 class WatchedEnv:
-    """One env; each call says in the seat's row where it is, and what it raises is an `EnvRaised`."""
+    """One env: each call is noted in the row of the seat, and an exception becomes an `EnvRaised`."""
 
     def __init__(self, env: Any, subject: Subject) -> None:
         self.env, self._subject = env, subject
         self.where = Where()
-        """The last call, in words."""
+        """The last call."""
 
     def reset(self, **arguments: Any) -> Any:
         seed = arguments.get("seed")
@@ -213,7 +209,7 @@ class WatchedEnv:
 
 
 class Subject:
-    """Builds the env, and closes at the end of a check whatever that left open."""
+    """Builds the env, and at the end of a check closes what that left open."""
 
     def __init__(self, seat: Seat, settings: Settings) -> None:
         self.settings, self._recipe = settings, _unchecked(seat.recipe)
@@ -221,7 +217,7 @@ class Subject:
         self._open: list[WatchedEnv] = []
 
     def build(self) -> WatchedEnv:
-        """A new env; `EnvRaised` if that fails."""
+        """Return a new env; `EnvRaised` if that fails."""
         if self.settings.one_at_a_time:
             self.close()
         self._open.append(WatchedEnv(self.ask(Where(BUILD), self._built), self))
@@ -233,18 +229,11 @@ class Subject:
         if kind is not None:
             return TeamEnv(env, kind)
         for name in ("observation_space", "action_space"):
-            getattr(env, name, None)  # a property may raise as well
+            getattr(env, name, None)  # a property may raise, too
         return env
 
-    def is_team(self) -> bool:
-        """Whether the env has several agents; asked once in the life of a worker."""
-        if self._seat.is_team is None:
-            self._seat.is_team = isinstance(self.build().env, TeamEnv)
-            self.close()
-        return self._seat.is_team
-
     def ask(self, where: Where, call: Callable[[], Result]) -> Result:
-        """One call of the env's code, noted first; `EnvRaised` with what it raises, `OutOfTime` instead of it."""
+        """Note the call, then make it; raise `EnvRaised` if it raises, `OutOfTime` if no time is left for it."""
         if where.phase != CLOSE and self._watch.over:
             raise OutOfTime(f"{where}, after {self._watch.seconds:g} s")
         self._seat.note(where)
@@ -254,23 +243,21 @@ class Subject:
             raise EnvRaised(where, error) from error
 
     def actions(self, env: WatchedEnv, count: int) -> list[Any]:
-        """The first so many actions that `action_space.seed(seed)` and then `sample()` give."""
+        """Return the first `count` actions that `action_space.seed(seed)` and then `sample()` give."""
         space = copy.deepcopy(env.env.action_space)
         space.seed(self.settings.seed)
         return [space.sample() for _ in range(count)]
 
     def close(self) -> None:
-        """Close what is open; how that goes is the business of one check only."""
+        """Close what is open; errors are the subject of one check only."""
         for env in self._open:
-            try:
+            with contextlib.suppress(EnvRaised):
                 env.close()
-            except EnvRaised:
-                pass
         self._open.clear()
 
 
 def _unchecked(recipe: Recipe) -> Recipe:
-    """Without Gymnasium's own checker around an id's env: it would raise before we have seen what is wrong."""
+    """Return the recipe without Gymnasium's own checker, which would raise before the checks here find the cause."""
     if isinstance(recipe.source, EnvSpec):
         return replace(recipe, kwargs={"disable_env_checker": True, **recipe.kwargs})
     return recipe
