@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from multiverse.envs.game_boy.emulator import LARGEST_GAP, Ram
 from multiverse.envs.game_boy.game_file import RamField
+from multiverse.envs.game_boy.ram import LARGEST_GAP, Ram
 
 
 class Memory:

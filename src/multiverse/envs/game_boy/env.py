@@ -13,9 +13,9 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.plain_files import read_named
 from multiverse.core.views import Array
-from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, Ram, read_cartridge
+from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
-from multiverse.envs.game_boy.rewards import Rewards
+from multiverse.envs.game_boy.ram import Ram, Rewards
 
 LARGEST_STATE = 2**24
 

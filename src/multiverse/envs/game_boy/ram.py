@@ -1,0 +1,174 @@
+"""What lies in RAM: fields that a game file names are read and become features, and what a step earns by its rules.
+
+Both are done at every step, so with as few calls as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from multiverse.core.views import Array
+from multiverse.envs.game_boy.game_file import RamField, RewardRule, Values
+
+LARGEST_GAP = 64
+"""Between two fields that are read in one go: to read a byte more costs a twentieth of another read."""
+Number = Callable[[list[int]], int | tuple[int, ...]]
+
+
+class Ram:
+    """Fields of a game's RAM, read together."""
+
+    def __init__(self, fields: Sequence[RamField]) -> None:
+        self._spans, places = _spans(fields)
+        plain = [field for field in fields if field.bytes == field.count == 1 and field.bit is None]
+        self._names = [field.name for field in plain]
+        self._plain = _all_of([places[field.name] for field in plain])
+        self._others = [(field.name, _reader(field, places[field.name])) for field in fields if field not in plain]
+        observed = [field for field in fields if field.feature]
+        self.num_features = sum(field.size for field in observed)
+        self._observed = [(field.name, _tables(field), field.count > 1, field.origin) for field in observed]
+
+    def read(self, memory: Any) -> Values:
+        raw: list[int] = []
+        for start, stop in self._spans:
+            raw += memory[start:stop]
+        values: Values = dict(zip(self._names, self._plain(raw)))
+        for name, number in self._others:
+            values[name] = number(raw)
+        return values
+
+    def features(self, values: Values) -> Array:
+        """[features] float32, from 0 to 1."""
+        row: list[float] = []
+        for name, features, several, origin in self._observed:
+            here: Any = values[origin] if origin else 0
+            if several:
+                for number in values[name]:  # type: ignore[union-attr]
+                    row += features(number - here)
+            else:
+                row += features(values[name] - here)
+        return np.array(row, np.float32)
+
+
+def _spans(fields: Sequence[RamField]) -> tuple[list[tuple[int, int]], dict[str, int]]:
+    """(parts of RAM to read, where each field begins in all of them together)."""
+    spans: list[tuple[int, int]] = []
+    places, before = {}, 0  # before: bytes in all spans but the last
+    for field in sorted(fields, key=lambda field: field.address):
+        end = field.address + field.bytes * field.count
+        if spans and field.address <= spans[-1][1] + LARGEST_GAP:
+            spans[-1] = spans[-1][0], max(spans[-1][1], end)
+        else:
+            before += spans[-1][1] - spans[-1][0] if spans else 0
+            spans.append((field.address, end))
+        places[field.name] = before + field.address - spans[-1][0]
+    return spans, places
+
+
+def _all_of(places: Sequence[int]) -> Callable[[list[int]], Sequence[int]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda raw: [raw[place] for place in places]
+
+
+def _reader(field: RamField, at: int) -> Number:
+    if (bit := field.bit) is not None:
+        return lambda raw: raw[at] >> bit & 1
+    size, end = field.bytes, at + field.bytes * field.count
+    if size == 1:
+        return lambda raw: tuple(raw[at:end])
+
+    def numbers(raw: list[int]) -> int | tuple[int, ...]:
+        found = [int.from_bytes(bytes(raw[k : k + size]), "little") for k in range(at, end, size)]
+        return tuple(found) if len(found) > 1 else found[0]
+
+    return numbers
+
+
+def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
+    """Number → its features; looked up, where a number is a byte."""
+    if field.bytes > 1:
+        return field.features_of
+    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # a list counts back from its end
+    return [field.features_of(number) for number in numbers].__getitem__
+
+
+# -- rewards -----------------------------------------------------------------------------------------------------
+class Rewards:
+    """The rules through one episode: what has been seen, and what has been earned that is earned once."""
+
+    def __init__(self, rules: Sequence[RewardRule]) -> None:
+        self._rules = list(enumerate(rules))
+        self.scales: dict[str, float] = {}
+        """Name of what a rule is about → what its rewards are multiplied by."""
+
+    @property
+    def names(self) -> list[str]:
+        """What there are rules about."""
+        return sorted({rule.of[0] for _, rule in self._rules if rule.of})
+
+    def begin(self, values: Values) -> None:
+        """An episode begins like this; what is so at its beginning is not new."""
+        self._before = values
+        self._seen: dict[int, set[tuple[Any, ...]]] = {
+            k: {_of(rule, values)} for k, rule in self._rules if rule.event == "new"
+        }
+        self._earned: set[int] = set()
+
+    def earned(self, values: Values) -> float:
+        """By the step that has led here."""
+        total, before = 0.0, self._before
+        for k, rule in self._rules:
+            if k not in self._earned and (amount := self._amount(k, rule, before, values)):
+                total += amount * self.scales.get(rule.of[0], 1.0) if rule.of and self.scales else amount
+                if rule.once:
+                    self._earned.add(k)
+        self._before = values
+        return total
+
+    def _amount(self, k: int, rule: RewardRule, before: Values, now: Values) -> float:
+        if rule.condition is not None:
+            return rule.reward if rule.condition.holds(now) else 0.0
+        if rule.event is None:
+            return rule.reward
+        if rule.event == "nearer":
+            return self._nearer(rule, before, now)
+        if rule.event in ("new", "changed"):
+            found = _of(rule, now)
+            if rule.event == "changed":
+                return rule.reward if found != _of(rule, before) else 0.0
+            if found in self._seen[k]:
+                return 0.0
+            self._seen[k].add(found)
+            return rule.reward
+        change = now[rule.of[0]] - before[rule.of[0]]  # type: ignore[operator]
+        if rule.event == "decreased":
+            change = -change
+        if change <= 0:
+            return 0.0
+        return rule.reward if rule.each is None else rule.each * change
+
+    def _nearer(self, rule: RewardRule, before: Values, now: Values) -> float:
+        """By how much the distance, along the axes, has shrunk; going away costs as much."""
+        if any(before[name] != now[name] for name in (*rule.to, *rule.within)):
+            return 0.0
+        pairs: Any = list(zip(rule.of, rule.to))
+        gained = sum(abs(before[of] - now[to]) - abs(now[of] - now[to]) for of, to in pairs)  # type: ignore[operator]
+        return rule.reward * gained
+
+    def state(self) -> dict[str, Any]:
+        """Beside what lies in RAM."""
+        seen = {str(k): [list(one) for one in sorted(found)] for k, found in self._seen.items()}
+        return {"seen": seen, "earned": sorted(self._earned)}
+
+    def load(self, state: Mapping[str, Any], values: Values) -> None:
+        self._before = values
+        self._seen = {int(k): {tuple(one) for one in found} for k, found in state["seen"].items()}
+        self._earned = set(state["earned"])
+
+
+def _of(rule: RewardRule, values: Values) -> tuple[Any, ...]:
+    return tuple([values[name] for name in rule.of])
