@@ -14,8 +14,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.commands.plot import write
+from multiverse.cli.commands.tune import Search, Way, config_of_way, plan_file, sentence
 from multiverse.cli.main import main
-from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
 from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
@@ -169,7 +169,7 @@ def test_what_a_plan_is_worth_is_said(
     busy: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -math.inf if busy else math.inf)
-    monkeypatch.setattr("multiverse.cli.tuning.MOST_ENVS", 4)
+    monkeypatch.setattr("multiverse.cli.commands.tune.MOST_ENVS", 4)
     words = ["tune", "CartPole-v1", "--executors", "serial", "--seconds", "0.01", "--rounds", "1"]
     assert main(words) == 0
     told = capsys.readouterr()
@@ -298,7 +298,7 @@ def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixt
     ("typed", "told"),
     [
         ("tune Nowhere-v7", "Nowhere"),
-        ("tune CartPole-v1 --executors magic", "--executors magic: some of serial, thread, process, hybrid"),
+        ("tune CartPole-v1 --executors magic", "--executors magic: expected some of serial, thread, process, hybrid"),
         ("tune CartPole-v1 --seconds 0", "--seconds 0: must be more than 0"),
         ("tune CartPole-v1 --algorithm nothing", "nothing"),
     ],

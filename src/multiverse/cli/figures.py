@@ -21,7 +21,7 @@ from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import EVALUATED
 
 if TYPE_CHECKING:
-    from multiverse.cli.search_space import Space
+    from multiverse.cli.search import Space
     from multiverse.cli.search_study import Trial
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
@@ -229,7 +229,7 @@ def _course(axes: Axes, trials: Sequence[Trial]) -> None:
 
 
 def _setting(axes: Axes, name: str, trials: Sequence[Trial], space: Space) -> None:
-    from multiverse.cli.search_space import Range
+    from multiverse.cli.search import Range
 
     prepare(axes, name)
     dimension = space.tried[name]

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from multiverse.cli.search import Space
 from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, repair
-from multiverse.cli.search_space import Space
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.imports import with_folders, without_folders
 from multiverse.core.plain_files import read_plain

@@ -21,8 +21,17 @@ from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, empty_column
 from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.core.views import Array, Views
-from multiverse.interop.agilerl.env_side import Said
-from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, is_array, nested
+from multiverse.interop.agilerl.env_side import (
+    EVERYBODY,
+    MISSING,
+    ODD,
+    ODDITIES,
+    Said,
+    as_it_was,
+    dtype_of,
+    is_array,
+    nested,
+)
 from multiverse.interop.engine import AsyncCalls, ByPipe
 from multiverse.vector.base import Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
