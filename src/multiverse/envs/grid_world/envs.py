@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
 from gymnasium import spaces
-from gymnasium.utils import seeding
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.grid_world.rendering import Renderer
 from multiverse.envs.grid_world.setup import world_setup
 from multiverse.envs.grid_world.world import Observation, World, observation_space, observe
-from multiverse.envs.pettingzoo_classes import AECEnv, ParallelEnv, checked_action, refuse_other_agents
-from multiverse.envs.pictures import Drawn
+from multiverse.envs.pettingzoo_classes import AECEnv, ParallelEnv, Team
 
 
-class GridWorld(Drawn):
+class GridWorld(Team):
     """One world with PettingZoo's names around it. Subclasses say when agents act."""
 
     metadata: ClassVar[dict[str, Any]] = {
@@ -60,31 +57,18 @@ class GridWorld(Drawn):
         self.agents: list[str] = []
         self.observation_spaces = {a.name: observation_space(self.setup, a) for a in self.setup.agents}
         self.action_spaces = {a.name: spaces.Discrete(a.num_actions) for a in self.setup.agents}
-        self._num_actions = {a.name: a.num_actions for a in self.setup.agents}
-        self._rng: np.random.Generator | None = None
-
-    def observation_space(self, agent: str) -> spaces.Dict:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Discrete:
-        return self.action_spaces[agent]
 
     def _new_renderer(self) -> Renderer:
         return Renderer(self.setup, self.metadata["render_fps"])
 
-    def _drawn(self) -> tuple[Any, ...]:
-        return (self.world,)
+    def _scene(self) -> World:
+        return self.world
 
     def _begin(self, seed: int | None) -> None:
-        """A new episode: with a seed the same one every time, without the next one of the env's own generator."""
-        if seed is not None or self._rng is None:
-            self._rng, _ = seeding.np_random(seed)
+        """Begin an episode: with a seed the same one every time, without one the next of the env's own generator."""
         self.agents = self.possible_agents.copy()
-        self.world.reset(self._rng)
+        self.world.reset(self._seeded(seed))
         self._show()
-
-    def _checked(self, agent: str, action: Any) -> int:
-        return checked_action(agent, action, self._num_actions[agent])
 
 
 # -- in turns --------------------------------------------------------------------------------------------------
@@ -219,8 +203,3 @@ class GridWorldParallel(GridWorld, ParallelEnv):  # type: ignore[misc, unused-ig
 
     def _observations(self) -> dict[str, Observation]:
         return {agent: observe(self.world, index) for index, agent in enumerate(self.agents)}
-
-    def _all_checked(self, actions: Mapping[str, Any]) -> list[int]:
-        """Every action before the first is carried out: a refused step leaves no trace."""
-        refuse_other_agents(actions, self.agents)
-        return [self._checked(agent, actions[agent]) for agent in self.agents]
