@@ -16,7 +16,7 @@ from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.envs.meta.tasks import TaskEnv
+from multiverse.envs.meta import TaskEnv
 
 HORIZON = 200
 EVERYTHING = mujoco.mjtState.mjSTATE_INTEGRATION

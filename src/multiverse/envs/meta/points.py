@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.envs.meta.tasks import TaskEnv
+from multiverse.envs.meta import TaskEnv
 
 STEP = 0.1
 """The furthest a point goes along an axis in one step."""

@@ -1,6 +1,10 @@
-"""Gymnasium's two vector envs over our engine, with the names, arguments, messages and attributes of the originals.
+"""Gymnasium's vector envs with our engine underneath: replace `gymnasium.vector` by this module in the import.
 
-Arguments are checked, in the words of the originals, before anything is started."""
+`from multiverse.interop.gymnasium import AsyncVectorEnv, SyncVectorEnv`
+
+They have the names, arguments, messages and attributes of the originals. Arguments are checked, in the words of the
+originals, before anything is started.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ from multiverse.interop.drop_in import AsyncDropIn, DropIn, given_back, start, s
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe, call_each, set_each
 from multiverse.vector.single import Step, VectorEnv
+
+__all__ = ["AsyncState", "AsyncVectorEnv", "AutoresetMode", "SyncVectorEnv"]
 
 EnvFunction = Callable[[], Env[Any, Any]]
 
