@@ -34,7 +34,7 @@ from multiverse.interop.env_side import call_each_but_some, set_each
 from multiverse.vector.base import BaseVectorEnv, NotCopied, Running
 
 CLOSE_S = 60.0
-"""How long `close` waits for envs that are in the middle of something, where an original would wait for ever."""
+"""Time that `close` waits for envs that are busy, where an original would wait for ever."""
 
 Kind = TypeVar("Kind", bound=BaseVectorEnv)
 
@@ -53,7 +53,7 @@ def start(
     agents: AgentOptions = NOTHING_SAID,
     bounds_may_differ: bool = False,
 ) -> Kind:
-    """A running vector env of that kind, one env per function; `recipe` says how each is built where it runs."""
+    """Return a running vector env of this kind, one env per function; `recipe` builds each env where it runs."""
     each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
     failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
@@ -71,7 +71,7 @@ def start(
 
 
 def start_method_of(context: str | None) -> StartMethod:
-    """The start method a `multiprocessing` context stands for; None: the program's own default, as the originals do."""
+    """Return the start method of a `multiprocessing` context; None: the default of the program, as in the originals."""
     method = get_start_method(allow_none=True) or get_all_start_methods()[0] if context is None else context
     if method not in get_args(StartMethod):
         raise ValueError(f"cannot find context for {context!r}")
@@ -82,8 +82,8 @@ def start_method_of(context: str | None) -> StartMethod:
 _KNOWN = {"builtins": builtins, "gymnasium.error": gymnasium.error, errors.__name__: errors}
 
 
-def given_back(error: EnvFailed) -> Exception:
-    """The last failure as its env raised it, if its type is a builtin, Gymnasium's or ours; else the error itself.
+def original_exception(error: EnvFailed) -> Exception:
+    """Return the last failure as its env raised it, if its type is a builtin, Gymnasium's or ours; else this error.
 
     Raise it `from error`, which lists all failures with their tracebacks.
     """
@@ -96,26 +96,26 @@ def _as_raised(failure: RemoteError) -> Exception | None:
         return None
     try:
         return found(failure.message)
-    except Exception:  # one that takes more than a message
+    except Exception:  # an exception that needs more than a message
         return None
 
 
-class InTheirWords(NotCopied):
-    """Says what has gone wrong as the original does."""
+class ErrorTranslator(NotCopied):
+    """Raises errors in the words of the original."""
 
     def _raise(self, error: MultiverseError) -> NoReturn:
-        """Raise it as the original would, with our own error, which knows more, as its cause."""
-        raised = self._in_their_words(error)
+        """Raise what the original would raise, with our own, more detailed error as its cause."""
+        raised = self._translated(error)
         if raised is error:
             raise error
         raise raised from error
 
-    def _in_their_words(self, error: MultiverseError) -> Exception:
-        return given_back(error) if isinstance(error, EnvFailed) else error
+    def _translated(self, error: MultiverseError) -> Exception:
+        return original_exception(error) if isinstance(error, EnvFailed) else error
 
 
-class DropIn(InTheirWords):
-    """A vector env by another's name and manners. `engine` is the vector env of ours that does the work."""
+class DropIn(ErrorTranslator):
+    """A vector env with the interface of another library. `engine` is our vector env, which does the work."""
 
     num_envs: int
     closed: bool
@@ -124,7 +124,7 @@ class DropIn(InTheirWords):
 
         @property
         def engine(self) -> AsyncCalls:
-            """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+            """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
 
     # -- attributes --------------------------------------------------------------------------------------------
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -132,15 +132,15 @@ class DropIn(InTheirWords):
         raise NotImplementedError
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each env."""
+        """Return an attribute of each env."""
         return self.call(name)
 
     def render(self) -> tuple[Any, ...]:
-        """A frame of each env."""
+        """Return a frame of each env."""
         return self.call("render")
 
     def _one_per_env(self, values: Any) -> list[Any]:
-        """A list or tuple gives each env its own value, anything else goes to all."""
+        """Return a value for each env: those of a list or tuple, or the same one for all."""
         if not isinstance(values, list | tuple):
             return [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -151,7 +151,7 @@ class DropIn(InTheirWords):
         return list(values)
 
     def _seeds(self, seed: Any) -> list[int | None]:
-        """One seed per env: s + i, or those of a list."""
+        """Return a seed for each env: seed + i, or those of a list."""
         if seed is None:
             return [None] * self.num_envs
         seeds = [int(seed) + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
@@ -170,17 +170,17 @@ class DropIn(InTheirWords):
     def _is_closed(self) -> ClosedEnvironmentError:
         return ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
 
-    def _in_their_words(self, error: MultiverseError) -> Exception:
-        return self._is_closed() if isinstance(error, ClosedError) else super()._in_their_words(error)
+    def _translated(self, error: MultiverseError) -> Exception:
+        return self._is_closed() if isinstance(error, ClosedError) else super()._translated(error)
 
 
 # -- requests in two halves ------------------------------------------------------------------------------------
 class AsyncDropIn(DropIn):
-    """One request at a time: asked for, then answered, within the caller's deadline or not at all."""
+    """One request at a time: started, then finished, within the deadline of the caller or not at all."""
 
-    _states: Any = AsyncState  # the original's own enum of them
+    _states: Any = AsyncState  # the enum of the original
     _state: Any
-    _timed_out = ""  # the call whose answer came too late, until the next reset
+    _timed_out = ""  # the call that timed out, until the next reset
 
     # -- reset -------------------------------------------------------------------------------------------------
     def reset(
@@ -198,7 +198,7 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.start_reset(seeds, options), "reset")
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
-        """The results of `reset_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
+        """Return the results of `reset_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
         result = self._answer(lambda: self.engine.finish_reset(timeout), "reset", timeout)
         self._timed_out = ""
         return result  # type: ignore[no-any-return]
@@ -214,7 +214,7 @@ class AsyncDropIn(DropIn):
         except MultiverseError as error:
             self._raise(error)
         except BaseException:
-            if self.engine.step_under_way:  # Ctrl-C: what was asked for can still be waited for
+            if self.engine.step_under_way:  # Ctrl-C: the step can still be finished
                 self._state = self._states.WAITING_STEP
             raise
 
@@ -225,7 +225,7 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.send(actions), "step")
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        """The results of `step_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
+        """Return the results of `step_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
         return self._answer(lambda: self.engine.receive(timeout_s=timeout), "step", timeout)
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.start_call(call_each_but_some, name, args, kwargs), "call")
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of `call_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
+        """Return the results of `call_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
         return self._answer(lambda: self.engine.finish_call(timeout), "call", timeout)  # type: ignore[no-any-return]
 
     def set_attr(self, name: str, values: Any) -> None:
@@ -254,7 +254,7 @@ class AsyncDropIn(DropIn):
 
     # -- the end -----------------------------------------------------------------------------------------------
     def _end(self, engine: AsyncCalls | None, timeout: float | None, terminate: bool) -> None:
-        """End the workers, if there are any: when what is under way is done or `timeout` has passed, or at once."""
+        """End the workers, if there are any: when the pending request is done or `timeout` has passed, or at once."""
         if self._state.value != self._states.DEFAULT.value:
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
         self._state = self._states.DEFAULT
@@ -263,7 +263,7 @@ class AsyncDropIn(DropIn):
         patience_s = DEFAULT_TIMEOUTS.close_s if self._timed_out else CLOSE_S
         try:
             engine.close_when_done(0.0 if terminate else patience_s if timeout is None else timeout)
-        except EnvFailed as error:  # an env's own `close`: everything has ended all the same
+        except EnvFailed as error:  # raised by the `close` of an env: all workers have ended anyway
             _report(error)
 
     # -- states and errors -------------------------------------------------------------------------------------
@@ -282,16 +282,16 @@ class AsyncDropIn(DropIn):
         self._state = self._states(name)
 
     def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
-        """The results; whatever becomes of them, nothing is pending afterwards (but a step after Ctrl-C)."""
+        """Return the results. Nothing is pending afterwards in any case, except a step after Ctrl-C."""
         self._assert_is_running()
         if self._state.value != name:
-            raise never_asked(name)
+            raise not_requested(name)
         step_stays = False
         try:
             return receive()
         except ReceiveTimeout:
             self._timed_out = name
-            raise late(name, timeout) from None
+            raise timed_out(name, timeout) from None
         except MultiverseError as error:
             self._raise(error)
         except BaseException:
@@ -307,32 +307,32 @@ class AsyncDropIn(DropIn):
             logger.error("Raising the last exception back to the main process.")
         super()._raise(error)
 
-    def _in_their_words(self, error: MultiverseError) -> Exception:
+    def _translated(self, error: MultiverseError) -> Exception:
         if isinstance(error, RequestPending) and self._timed_out:
             return AlreadyPendingCallError(
-                f"The last call to `{self._timed_out}_wait` has timed out and its answer goes to nobody: only `reset` "
-                "or `close` may follow.",
+                f"The last call to `{self._timed_out}_wait` has timed out, and its result is lost: call `reset` or "
+                "`close`.",
                 self._timed_out,
             )
         if isinstance(error, RequestPending) and self.engine.failed_env_ids:
             return self._reset_first(self.engine.failed_env_ids)
-        return super()._in_their_words(error)
+        return super()._translated(error)
 
     def _reset_first(self, failed: list[int]) -> Exception:
-        """What whoever asks for something else is told, when envs have raised."""
-        return RequestPending(f"envs {failed} have raised: only `reset` or `close` may follow")
+        """Return the error of other requests after envs have raised."""
+        return RequestPending(f"envs {failed} have raised: call `reset` or `close`")
 
 
-def never_asked(name: str) -> NoAsyncCallError:
+def not_requested(name: str) -> NoAsyncCallError:
     return NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
 
 
-def late(name: str, timeout: float | None) -> MultiprocessingTimeoutError:
+def timed_out(name: str, timeout: float | None) -> MultiprocessingTimeoutError:
     return MultiprocessingTimeoutError(f"The call to `{name}_wait` has timed out after {timeout} second(s).")
 
 
 def _report(error: EnvFailed) -> None:
-    """Warn of every env that raised, in the words of Gymnasium's `AsyncVectorEnv`."""
+    """Log every env that raised, in the words of Gymnasium's `AsyncVectorEnv`."""
     for failure in error.failures:
         logger.error("Received the following error from Worker-%s - Shutting it down", failure.env_id)
         logger.error("%s", failure.traceback or failure)

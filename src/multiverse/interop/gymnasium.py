@@ -26,7 +26,7 @@ from gymnasium.vector.utils import batch_differing_spaces, clear_mpi_env_vars, c
 from multiverse.core.errors import EnvFailed, MultiverseError, SpacesDiffer
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Autoreset, ExecutorName
 from multiverse.executors.worker_loop import alike
-from multiverse.interop.drop_in import AsyncDropIn, DropIn, given_back, start, start_method_of
+from multiverse.interop.drop_in import AsyncDropIn, DropIn, original_exception, start, start_method_of
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe, call_each, set_each
 from multiverse.vector.single import Step, VectorEnv
@@ -37,7 +37,7 @@ EnvFunction = Callable[[], Env[Any, Any]]
 
 
 class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """A vector env of Gymnasium's."""
+    """Common part of both vector envs."""
 
     engine: Engine
     num_envs: int
@@ -61,11 +61,11 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
         except SpacesDiffer as error:
             raise RuntimeError(self._what_differs(error)) from error
         except EnvFailed as error:
-            raised = given_back(error)
+            raised = original_exception(error)
             raise raised from (None if raised is error else error)
 
     def _take_over(self, engine: Engine) -> None:
-        """Show what the original shows of the envs that the engine runs."""
+        """Set the attributes of the original from those of the engine."""
         self.engine, self.num_envs = engine, engine.num_envs
         self.metadata, self.render_mode = engine.metadata, engine.render_mode
         self.single_action_space, self.action_space = engine.single_action_space, engine.action_space
@@ -80,11 +80,11 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self.observation_space = batch_differing_spaces(list(engine.get_attr("observation_space")))
 
     def _what_differs(self, error: SpacesDiffer) -> str:
-        """What the original says when the envs' spaces do not fit each other."""
+        """Return the message of the original for envs whose spaces differ."""
         raise NotImplementedError
 
     def _observation_spaces_differ(self, space: Space[Any] | None) -> str:
-        """What the original says when an env's observation space does not fit; the space, where it is known."""
+        """Return the message of the original for an observation space that differs, which may be known."""
         raise NotImplementedError
 
     np_random, np_random_seed = VectorEnv.np_random, VectorEnv.np_random_seed  # type: ignore[assignment]
@@ -92,13 +92,13 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 # -- arguments -------------------------------------------------------------------------------------------------
 def checked_autoreset(mode: str | AutoresetMode) -> tuple[AutoresetMode, Autoreset]:
-    """Gymnasium's mode, and our name for it."""
+    """Return the mode of Gymnasium, and our name for it."""
     theirs = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     return theirs, cast(Autoreset, theirs.name.lower())
 
 
 def check_observation_mode(mode: Any) -> None:
-    """One of the two names, or a pair of spaces."""
+    """Refuse what is neither one of the two names nor a pair of spaces."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not isinstance(mode[0], Space) or not isinstance(mode[1], Space):
             raise TypeError(
@@ -112,7 +112,7 @@ def check_observation_mode(mode: Any) -> None:
 
 
 def checked_concurrency(limit: Any) -> int | None:
-    """At least one env at a time; None: no limit."""
+    """Return the limit of envs at a time; None: no limit."""
     if limit is None:
         return None
     if not isinstance(limit, int | np.integer):
@@ -126,7 +126,7 @@ _WORKER_ARGUMENTS = "index, env_fn, pipe, parent_pipe, shared_memory, error_queu
 
 
 def refuse_worker(worker: Callable[..., None] | None) -> None:
-    """The original's own complaint about a worker that it could not use either; then ours."""
+    """Raise the original's error for a worker that it could not use either, and ours for any other."""
     if worker is None:
         return
     try:
@@ -143,7 +143,7 @@ def refuse_worker(worker: Callable[..., None] | None) -> None:
 
 
 class _NoMemory:
-    """Allocates nothing: only whether the original could is of interest."""
+    """Allocates nothing: it only shows whether the original could."""
 
     @staticmethod
     def Array(*arguments: Any) -> None:  # noqa: N802 (multiprocessing's name)
@@ -151,7 +151,7 @@ class _NoMemory:
 
 
 def refuse_unshareable(space: Space[Any]) -> None:
-    """With `shared_memory=True` the original takes no space of the user's own, and none of a dynamic shape."""
+    """Refuse custom spaces and dynamic shapes, as the original does with `shared_memory=True`."""
     try:
         create_shared_memory(space, n=1, ctx=_NoMemory)  # type: ignore[arg-type]
     except CustomSpaceError as error:

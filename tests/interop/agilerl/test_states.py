@@ -132,7 +132,7 @@ def test_a_deadline_that_passes_is_a_multiprocessing_timeout(make: Make, gate: G
     with pytest.raises(multiprocessing.TimeoutError, match=f"`{phase}_wait` has timed out after 0.02 second"):
         WAIT[phase](envs, MOMENT_S)
     assert envs._state is AsyncState.DEFAULT
-    with pytest.raises(AlreadyPendingCallError, match=f"`{phase}_wait` has timed out and its answer goes to nobody"):
+    with pytest.raises(AlreadyPendingCallError, match=f"`{phase}_wait` has timed out, and its result is lost"):
         envs.step(ACTIONS)
     gate.open()
     assert_same(envs.reset(seed=3), first_reset(3))

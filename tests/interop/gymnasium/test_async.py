@@ -188,7 +188,7 @@ def test_what_comes_after_its_deadline_goes_to_nobody_and_the_next_reset_works(
     assert envs._state is AsyncState.DEFAULT
     with pytest.raises(NoAsyncCallError):
         WAIT[name](envs)
-    told = f"`{name}_wait` has timed out and its answer goes to nobody: only `reset` or `close` may follow"
+    told = f"`{name}_wait` has timed out, and its result is lost: call `reset` or `close`"
     for ask in (START["step"], START["call"], ASK["set_attr"], AT_ONCE["step"][1], AT_ONCE["get_attr"][1]):
         with pytest.raises(AlreadyPendingCallError, match=told):
             ask(envs)

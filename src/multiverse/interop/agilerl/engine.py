@@ -26,11 +26,11 @@ from multiverse.interop.agilerl.env_side import (
     MISSING,
     ODD,
     ODDITIES,
-    Said,
-    as_it_was,
+    WholeInfo,
     dtype_of,
     is_array,
     nested,
+    restored_number,
 )
 from multiverse.interop.engine import AsyncCalls, ByPipe
 from multiverse.vector.base import Running
@@ -61,7 +61,7 @@ Spaces = Mapping[str, spaces.Space[Any]]
 
 
 class AgentActions:
-    """Writes dicts agent → batch, or one dict for each env. An agent whose action is NaN is given none."""
+    """Writes dicts agent → batch, or one dict for each env. An agent whose action is NaN gets none."""
 
     def __init__(self, views: Views, groups: Sequence[Group], action_spaces: Spaces, by_pipe: ByPipe) -> None:
         self._spaces, self._by_pipe = action_spaces, by_pipe
@@ -72,12 +72,12 @@ class AgentActions:
         self._rows = {agent: rows[agent] for agent, space in action_spaces.items() if is_array(space)}
 
     def write(self, actions: Mapping[str, Any]) -> None:
-        """A batch for each agent."""
+        """Write a batch for each agent."""
         if self._by_pipe.unused or not self._written(actions):
             self.write_each(self._taken_apart(actions))
 
     def write_each(self, actions: Sequence[Mapping[str, Any]]) -> None:
-        """One dict for each env; what is beyond their number goes unused."""
+        """Write one dict for each env; further ones are ignored."""
         if len(actions) < self._num_envs:
             raise InvalidActions(f"actions for {len(actions)} of {self._num_envs} envs: nothing was sent")
         each = [{a: self._as_sent(a, action) for a, action in one.items()} for one in actions[: self._num_envs]]
@@ -86,7 +86,7 @@ class AgentActions:
 
     # -- through the block ---------------------------------------------------------------------------------------
     def _written(self, actions: Mapping[str, Any]) -> bool:
-        """Put into the block, if it gives every env the same actions, of the same type and in the same order."""
+        """Write into the block if that preserves all actions, their types and their order; return whether it does."""
         if list(actions) != self._agents or len(self._rows) != len(self._agents):
             return False
         fitting = []
@@ -100,7 +100,7 @@ class AgentActions:
         return True
 
     def _say_who(self, absent: list[Array | None]) -> None:
-        """Who was given an action, in the order of the agents."""
+        """Write which agents have an action, in the order of the agents."""
         everybody = not any(one is not None for one in absent)
         if not (everybody and self._everybody):
             self._given[...] = 1
@@ -110,7 +110,7 @@ class AgentActions:
         self._everybody = everybody
 
     def _show(self, each: Sequence[Mapping[str, Any]]) -> None:
-        """Also into the block what it can hold, so that a failure's report shows what was done."""
+        """Write what the block can hold too, so that the report of a failure shows the actions."""
         self._everybody = False
         for i, one in enumerate(each):
             for agent, row in self._rows.items():
@@ -121,7 +121,7 @@ class AgentActions:
 
     # -- by pipe -------------------------------------------------------------------------------------------------
     def _taken_apart(self, actions: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """A batch for each agent → a dict for each env. A tensor's numbers are arrays without dimensions."""
+        """Return a dict for each env. Numbers of a tensor are arrays without dimensions."""
         actions = {
             agent: [np.array(row) for row in np.asarray(batch)] if _is_tensor(batch) else batch
             for agent, batch in actions.items()
@@ -136,7 +136,7 @@ class AgentActions:
         ]
 
     def _action(self, agent: str, batch: Any, i: int) -> Any:
-        """One env's action. Numbers are whole ones, for agents with Discrete actions, unless they are NaN."""
+        """Return the action of one env. Numbers for agents with Discrete actions become ints, unless they are NaN."""
         if isinstance(self._spaces.get(agent), spaces.Dict | spaces.Tuple):
             return _row_of(batch, i)
         action = batch[i]
@@ -149,7 +149,7 @@ class AgentActions:
 
 
 def _fitting(batch: Any, row: Array) -> tuple[Array, Array | None] | None:
-    """(what to write, who has no action) if a column of the block holds the batch; None if it does not."""
+    """Return (what to write, which rows have no action) if a column of the block holds the batch, else None."""
     if type(batch) is not np.ndarray or batch.shape != row.shape:
         return None
     if batch.dtype.kind != "f":
@@ -167,7 +167,7 @@ def _fitting(batch: Any, row: Array) -> tuple[Array, Array | None] | None:
 
 
 def _whole(numbers: Array, row: Array) -> bool:
-    """Whether a column of integers holds these numbers, which lose what comes after the point."""
+    """Return whether a column of integers holds these numbers, without their fractions."""
     if row.dtype.kind not in "iu" or numbers.dtype.kind not in "iuf":
         return False
     limits = np.iinfo(row.dtype)
@@ -175,7 +175,7 @@ def _whole(numbers: Array, row: Array) -> bool:
 
 
 def _length(batch: Any) -> int:
-    """Of a batch of actions, nested or not."""
+    """Return the length of a batch of actions, nested or not."""
     while isinstance(batch, Mapping | tuple):
         batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
     return len(batch)
@@ -225,7 +225,7 @@ class Observations(ObservationsBase):  # type: ignore[misc]
 
 
 def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
-    """What the agent sees in all envs; of what no array can hold, a tuple."""
+    """Return what reads the observations of an agent in all envs; a tuple of values that no array can hold."""
     rows = slice(group.agents.index(agent), None, len(group.agents))
 
     def of_leaf(leaf: Leaf) -> Callable[[], Any]:
@@ -238,10 +238,10 @@ def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
 
 
 class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
-    """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
+    """Parallel envs; every agent has a row in every batch, in which missing values are NaN."""
 
     def __init__(self, action_spaces: Spaces, running: Running) -> None:
-        """`action_spaces` say in which order agents come, and what they really can do."""
+        """`action_spaces`: the original spaces, in the order of the agents."""
         executor, groups = running.executor, running.description.groups[:-1]  # the last one is about everybody
         super().__init__(replace(running, description=replace(running.description, groups=groups)))
         views, agents = executor.views, [(agent, self._group(agent)) for agent in action_spaces]
@@ -250,7 +250,7 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
         self._acts = AgentActions(views, groups, action_spaces, self._by_pipe)
 
     def start_reset(self, seed: Any, options: Any) -> None:
-        """The options are for every env, whatever is in them."""
+        """Pass the options to every env, whatever they contain."""
         super().start_reset(seed, [options] * self.num_envs)
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
@@ -278,7 +278,7 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
 
 
 class Columns:
-    """Rewards and ends, as numpy would have made them of what the envs said."""
+    """Rewards and ends, with the dtypes that numpy gives the original values."""
 
     def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
         self._rows = [(agent, _columns_of(views, agent, group)) for agent, group in agents]
@@ -308,7 +308,7 @@ class Columns:
         if (codes == ODD).any():
             return lambda: np.array(
                 [
-                    self._odd[i].info[agent, which] if code == ODD else as_it_was(value, code)
+                    self._odd[i].info[agent, which] if code == ODD else restored_number(value, code)
                     for i, (value, code) in enumerate(zip(row.tolist(), codes.tolist()))
                 ]
             )
@@ -325,7 +325,7 @@ class Columns:
 
 
 def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, Array]:
-    """An agent's rewards, and its two ends."""
+    """Return the rewards of an agent, and its two ends."""
     rows = slice(group.agents.index(agent), None, len(group.agents))
     terminated, truncated = views[(group.name, ENDED)][:, rows]
     return views[(group.name, VALUES)][0, rows], terminated, truncated
@@ -333,21 +333,23 @@ def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, A
 
 # -- infos -----------------------------------------------------------------------------------------------------
 def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:
-    """One batch of what the envs said: agent → its infos, `_agent` → all True, for AgileRL leaves nobody out; beside
-    every key its mask."""
+    """Return the infos of all envs as one batch: agent → its infos, each key with its mask; `_agent` is all True, since
+    AgileRL leaves no env out."""
     infos: Infos = {}
     for agent in agents:
         if agent not in said:
             infos[agent], infos[f"_{agent}"] = {}, np.ones(rows, np.bool_)
             continue
         for row, what in enumerate(said[agent].tolist()):
-            add_info(infos, {agent: {} if what is None else what.info if isinstance(what, Said) else what}, row, rows)
+            add_info(
+                infos, {agent: {} if what is None else what.info if isinstance(what, WholeInfo) else what}, row, rows
+            )
     return infos
 
 
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
-    """Put one env's info into row `row` of a batch of `rows`. None is a NaN; values that do not fit each other become
-    objects, where AgileRL raises what numpy raises."""
+    """Write the info of one env into row `row` of a batch of `rows`. None becomes NaN; values that do not fit together
+    become objects, where AgileRL raises an error of numpy."""
     for key, value in info.items():
         found = infos.get(key)
         if isinstance(value, dict) and (found is None or isinstance(found, dict)):

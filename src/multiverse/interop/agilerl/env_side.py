@@ -22,19 +22,19 @@ from multiverse.core.views import Array
 from multiverse.interop.env_side import TakesGiven, own
 
 EVERYBODY = "(everybody)"
-"""The group, and its one row in every env, that is about all agents."""
+"""Group with one row per env, which is about all agents."""
 
 REWARD, TERMINATED, TRUNCATED = 0, 1, 2
-"""What is told of every agent, in this order."""
+"""Order of the three values of every agent."""
 
 MISSING, ODD = 0, 255
-"""Codes: the env said nothing of the agent; it said something that no column holds, which came by pipe."""
+"""Codes of a value that is missing, and of one that no column holds, which comes by pipe."""
 
 ODDITIES = "(odd values)"
-"""The info key under which such things travel: (agent, which of the three) → value."""
+"""Key of the info with the latter: (agent, which of the three) → value."""
 
 Codes = tuple[int, int, int]
-"""What kind of things an agent's reward, terminated and truncated were."""
+"""Types of an agent's reward, terminated and truncated, as codes."""
 
 _FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
 _BOOLS: tuple[type, ...] = (bool, np.bool_)
@@ -49,7 +49,7 @@ USUAL: dict[tuple[type, type, type], Codes] = {
     for end in _BOOLS
     for cut in _BOOLS
 }
-"""By their types, what needs no second look: the columns hold all of it."""
+"""Codes by type, for types of which the columns hold every value."""
 
 _WHOLE = frozenset(_CODES[kind] for kind in _INTEGERS)
 _EXACT = 2**53  # a float64 holds every whole number up to this
@@ -57,31 +57,31 @@ _EXACT = 2**53  # a float64 holds every whole number up to this
 
 # -- numbers -----------------------------------------------------------------------------------------------------
 def code_of_reward(reward: Any) -> int:
-    """What kind of number it is; ODD if a float64 could not give it back."""
+    """Return the code of a reward; ODD if a float64 cannot hold it exactly."""
     code = _CODES.get(type(reward), ODD)
     return ODD if code in _WHOLE and not -_EXACT <= reward <= _EXACT else code
 
 
 def code_of_end(end: Any) -> int:
-    """The same for terminated and truncated; ODD if a bool could not give it back."""
+    """Return the code of terminated or truncated; ODD if a bool cannot hold it exactly."""
     code = _CODES.get(type(end), ODD)
     return code if code == ODD or end in (0, 1) else ODD
 
 
 def dtype_of(codes: Array) -> np.dtype[Any]:
-    """What numpy makes of a list of such numbers; one that is missing is a NaN, which is a float."""
+    """Return the dtype of an array of such numbers, where a missing one is NaN."""
     kinds = [np.dtype(float if code == MISSING else _TYPES[code - 1]) for code in sorted(set(codes.tolist()))]
     return np.result_type(*kinds)
 
 
-def as_it_was(value: Any, code: int) -> Any:
-    """One number out of its column."""
+def restored_number(value: Any, code: int) -> Any:
+    """Return a number of a column with its original type."""
     return np.nan if code == MISSING else _TYPES[code - 1](value)
 
 
 # -- observations and actions --------------------------------------------------------------------------------------
 def stored(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The space as it lies in the block: of every leaf only its shape and dtype; what no array holds, as it is."""
+    """Return the space of the block: with only shape and dtype of every leaf that an array can hold."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict(OrderedDict((key, stored(child)) for key, child in space.spaces.items()))
     if isinstance(space, spaces.Tuple):
@@ -90,14 +90,14 @@ def stored(space: spaces.Space[Any]) -> spaces.Space[Any]:
 
 
 def is_array(space: spaces.Space[Any]) -> bool:
-    """Whether its values are arrays of one shape and a numeric dtype, also if the space is of the user's own."""
+    """Return whether values are arrays of one shape and a numeric dtype, also for a custom space."""
     if space.dtype is None or space.shape is None:
         return False
     return np.dtype(space.dtype).kind in "iufb"
 
 
 def plain(space: spaces.Space[Any], shape: tuple[int, ...]) -> spaces.Box:
-    """A Box of that shape and the space's dtype, without bounds."""
+    """Return a Box of this shape and the dtype of the space, without bounds."""
     dtype = np.dtype(space.dtype)
     if dtype.kind in "iu":
         return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype.type)
@@ -105,7 +105,7 @@ def plain(space: spaces.Space[Any], shape: tuple[int, ...]) -> spaces.Box:
 
 
 def fitted(space: spaces.Space[Any]) -> Callable[[Any], Any]:
-    """A function: what an env observed → the same as its stored space has it. Cast, and reshaped, as need be."""
+    """Return a function that casts and reshapes an observation for its stored space."""
     if isinstance(space, spaces.Dict):
         items = [(key, fitted(child)) for key, child in space.spaces.items()]
         return lambda value: {key: fit(value[key]) for key, fit in items}
@@ -119,7 +119,7 @@ def fitted(space: spaces.Space[Any]) -> Callable[[Any], Any]:
 
 
 def placeholder(space: spaces.Space[Any]) -> Any:
-    """What an absent agent sees: NaN or, in integers, what becomes of one."""
+    """Return the observation of an absent agent: NaN or, in integers, a cast NaN."""
 
     def of_leaf(leaf: Leaf) -> Any:
         return np.full(leaf.space.shape or (), np.nan).astype(leaf.space.dtype) if leaf.numeric else None
@@ -152,14 +152,14 @@ def everybody(agents: int) -> Group:
 
 # -- the env ---------------------------------------------------------------------------------------------------
 By = Mapping[str, Any]
-"""agent → what was said of it."""
+"""agent → value."""
 
 Odd = dict[tuple[str, int], Any]
-"""What no column holds, by agent and which of the three it is."""
+"""(agent, which of the three) → value that no column holds."""
 
 
-class OfItsOwn:
-    """An env function that shares nothing with others of its worker: each builds from a copy of what it holds.
+class OwnCopy:
+    """An env function that shares nothing with others in its worker: each call builds from a copy.
 
     `[lambda: env] * 8` means eight envs to AgileRL, whose envs have a process each.
     """
@@ -174,7 +174,7 @@ class OfItsOwn:
 
 
 class AgileRecipe(Recipe):
-    """Builds an env as AgileRL has it: the agents are those that the first env said."""
+    """Builds an env as AgileRL does: with the agents of the first env."""
 
     __slots__ = ()
 
@@ -182,8 +182,8 @@ class AgileRecipe(Recipe):
         return AgileEnv(self.build_foreign(), self.agents)
 
 
-class Said:
-    """One agent's info, left alone on its way."""
+class WholeInfo:
+    """An info of one agent that is transferred as it is."""
 
     __slots__ = ("info",)
 
@@ -194,8 +194,8 @@ class Said:
         return repr(self.info)
 
 
-class ToldRow:
-    """One agent's row of the batch."""
+class AgentRow:
+    """Row of one agent in the batch."""
 
     def __init__(self, agent: str, group: Group, row: SlotRow) -> None:
         self.agent, self._row = agent, row
@@ -204,10 +204,10 @@ class ToldRow:
         self._target = target
         self._shape: Any = None if target is None else target.shape
         self._dtype: Any = None if target is None else target.dtype
-        self.hear = self._hearer()
+        self.write_outcome = self._outcome_writer()
 
-    def see(self, observations: By) -> None:
-        """What it observes, or a placeholder."""
+    def write_observation(self, observations: By) -> None:
+        """Write what the agent observes, or a placeholder."""
         if self.agent not in observations:
             self._write(self._absent)
             return
@@ -217,19 +217,19 @@ class ToldRow:
         else:
             self._write(self._fit(seen))
 
-    def be_there(self, there: bool) -> None:
+    def set_alive(self, there: bool) -> None:
         self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = there
 
-    hear: Callable[[By, By, By, Odd], Codes]
-    """(rewards, terminated, truncated, odd): write what is said of this agent; returns what kinds of things it was."""
+    write_outcome: Callable[[By, By, By, Odd], Codes]
+    """(rewards, terminated, truncated, odd): write the values of this agent, and return their codes."""
 
-    def _hearer(self) -> Callable[[By, By, By, Odd], Codes]:
-        """A closure, not a method: this runs for every agent at every step."""
-        agent, slot, carefully = self.agent, self._row.slot, self._hear_carefully
+    def _outcome_writer(self) -> Callable[[By, By, By, Odd], Codes]:
+        """Return a closure, which is faster than a method: it runs for every agent at every step."""
+        agent, slot, carefully = self.agent, self._row.slot, self._write_any_outcome
         columns = self._row.rewards, self._row.terminated, self._row.truncated, self._row.alive, self._row.acting
         reward_column, end_column, cut_column, alive, acting = cast(Any, columns)
 
-        def hear(rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
+        def write_outcome(rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
             try:
                 reward, end, cut = rewards[agent], terminated[agent], truncated[agent]
             except KeyError:
@@ -241,12 +241,12 @@ class ToldRow:
             alive[slot] = acting[slot] = not (end or cut)
             return codes
 
-        return hear
+        return write_outcome
 
-    def _hear_carefully(self, rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
-        """The same, whatever is said, and whatever is not."""
+    def _write_any_outcome(self, rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
+        """Do the same for any values, and for missing ones."""
         agent, row = self.agent, self._row
-        self.be_there(agent in terminated and not (terminated[agent] or truncated.get(agent, False)))
+        self.set_alive(agent in terminated and not (terminated[agent] or truncated.get(agent, False)))
         columns = (
             (REWARD, rewards, row.rewards, code_of_reward),
             (TERMINATED, terminated, row.terminated, code_of_end),
@@ -263,10 +263,10 @@ class ToldRow:
 
 
 class AgileEnv(PettingZooEnv, TakesGiven):
-    """A parallel env of which nothing is asked but its spaces, `reset`, `step` and `close`.
+    """A parallel env of which only its spaces, `reset`, `step` and `close` are used.
 
-    What it says is taken as it is: an agent is there if it is among what was returned. When everybody that it speaks of
-    has ended, the episode is over.
+    Its results are taken as they are: the agents in them are those that are there. When all agents in them have ended,
+    the episode is over.
     """
 
     kind = "parallel"
@@ -286,7 +286,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
     def bind(self, rows: Sequence[SlotRow]) -> None:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
         found = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
-        self._each = [ToldRow(agent, *found[agent][1:]) for agent in self._agents]
+        self._each = [AgentRow(agent, *found[agent][1:]) for agent in self._agents]
         self._takers = [(agent, found[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
         self._write_codes = rows[-1].write_observation
         self._codes: list[Codes] = []
@@ -301,17 +301,17 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             self._odd = {}
             observations, infos = self._env.reset(seed=seed, options=own(options))
         for row in self._each:
-            row.see(observations)
-            row.be_there(row.agent in observations)
-        return self._spoken(infos)
+            row.write_observation(observations)
+            row.set_alive(row.agent in observations)
+        return self._infos_of(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
-        """One action for every agent, and at last whom they are for; those that were given by pipe come first."""
+        """Step with an action for every agent and, last, who has one; actions that came by pipe take precedence."""
         chosen = self._given.pop() if self._given else self._chosen(actions)
         observations, rewards, terminated, truncated, infos = self._env.step(chosen)
         over = all(end or truncated.get(agent, False) for agent, end in terminated.items())
         self._odd = {}
-        codes = [row.hear(rewards, terminated, truncated, self._odd) for row in self._each]
+        codes = [row.write_outcome(rewards, terminated, truncated, self._odd) for row in self._each]
         if codes != self._codes:
             self._write_codes(np.array(codes, np.uint8))
             self._codes = codes
@@ -319,8 +319,8 @@ class AgileEnv(PettingZooEnv, TakesGiven):
         if over:  # what is shown is the reset's
             return True, {}
         for row in self._each:
-            row.see(observations)
-        return False, self._spoken(infos)
+            row.write_observation(observations)
+        return False, self._infos_of(infos)
 
     def _chosen(self, actions: Sequence[Any]) -> dict[str, Any]:
         given = actions[-1].tobytes()
@@ -328,19 +328,19 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             return {agent: take(actions[i]) for agent, i, take in self._takers}
         return {agent: take(actions[i]) for (agent, i, take), there in zip(self._takers, given) if there}
 
-    def _spoken(self, infos: By) -> dict[str, Any]:
-        """What is more than an empty dict, agent by agent; and whatever no column could hold."""
+    def _infos_of(self, infos: By) -> dict[str, Any]:
+        """Return the infos that are not empty, by agent, and the values that no column holds."""
         found: dict[str, Any] = {}
         for agent, info in infos.items():
             if (info or type(info) is not dict) and agent in self._agents:
-                found[agent] = Said(info)
+                found[agent] = WholeInfo(info)
         if self._odd:
-            found[ODDITIES] = Said(self._odd)
+            found[ODDITIES] = WholeInfo(self._odd)
         return found
 
     # -- whatever else can be asked ------------------------------------------------------------------------------
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Of the outermost wrapper, with arguments of its own."""
+        """Call a method of the outermost wrapper with copies of the arguments, or read an attribute."""
         found = getattr(self._env, name)
         return found(*own(args), **own(kwargs)) if callable(found) else found
 
@@ -349,7 +349,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
 
 
 def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
-    """From an action in the block to the one that the env gets: an int, or an array without axes of length one."""
+    """Return what makes the env's action of one in the block: an int, or an array without axes of length one."""
     if not is_array(space) or (not space.shape and isinstance(space, spaces.Box)):
         return np.asarray
     if not space.shape:
