@@ -140,7 +140,7 @@ def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: 
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
-        ("nowhere --env-kwargs 3", "a JSON object is wanted"),
+        ("nowhere --env-kwargs 3", "expected a JSON object"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

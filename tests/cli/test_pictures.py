@@ -285,15 +285,18 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("plot", "which run?"),
+        ("plot", "no run is named"),
         ("plot nowhere", "nowhere: there is no such directory"),
         ("plot a --metrics entorpy", "no run here has the metric entorpy; nearest are entropy"),
         ("plot a --metrics zzz", "no run here has the metric zzz; there are "),
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),
-        ("compare a", "compare what? Name a second run, or a directory with several: a has runs of one kind only"),
-        ("compare", "compare what? Name a second run"),
+        (
+            "compare a",
+            "compare needs two kinds of runs: name a second run, or a directory with several: a has runs of one kind only",
+        ),
+        ("compare", "compare needs two kinds of runs: name a second run"),
         ("replay a --episode -1", "episode=-1: 0 or more"),
         ("replay a", "this run has no checkpoint"),
     ],

@@ -155,7 +155,7 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
     assert len(helpers) >= 2 and not psutil.wait_procs(helpers, timeout=30)[1]
     if number != signal.SIGKILL:
         assert process.returncode == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
-        assert rest.splitlines()[-1] == "Interrupted. To go on with all of them: multiverse resume set"
+        assert rest.splitlines()[-1] == "Interrupted. To resume all of them: multiverse resume set"
         summaries = [json.loads((tmp_path / "set" / f"seed-{k}" / "summary.json").read_text()) for k in (0, 1)]
         assert [one["finished"] for one in summaries] == [False, False]
 

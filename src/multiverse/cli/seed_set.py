@@ -1,4 +1,4 @@
-"""Several seeds, as the command line runs and tells them."""
+"""Runs of several seeds on the command line, and their output."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run_and_tell(
     as_json: bool = False,
     own: Mapping[str, str | None] | None = None,
 ) -> None:
-    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all.
-    `own`: where the user's own `algorithm` and `network` are now."""
+    """Run all unfinished runs of a set, and print their common result; `quiet`, `as_json`: as for one run.
+    `own`: the current places of the user's own `algorithm` and `network`."""
     own = {name: one for name, one in (own or {}).items() if one}
     refuse_both(quiet, as_json)
     if as_json:
@@ -46,7 +46,7 @@ def run_and_tell(
         found = run_set(path, config, settings, in_lines(voice.say), one, apart, trust, **own)
     except (KeyboardInterrupt, SystemExit):
         again = shlex.join([str(path), *(word for name, one in own.items() for word in (f"--{name}", str(one)))])
-        voice.say(f"Interrupted. To go on with all of them: multiverse resume {again}")
+        voice.say(f"Interrupted. To resume all of them: multiverse resume {again}")
         raise
     for line in seed_lines(found):
         voice.say(line)
@@ -62,12 +62,12 @@ def _run_and_tell_in_json(
     trust: bool,
     own: Mapping[str, Any],
 ) -> None:
-    """The events of each run, with its seed, and at last one of all."""
+    """Print the events of each run with its seed, and a final event of all."""
 
     def say(seed: int | None, line: str) -> None:
         if line.startswith('{"event"'):
             voice.say(line)
-        elif seed is not None:  # a warning, or why it failed
+        elif seed is not None:  # a warning, or an error
             print(f"seed {seed} | {line}", file=sys.stderr)
 
     def one(order: dict[str, Any]) -> Run:
@@ -88,6 +88,6 @@ def _run_and_tell_in_json(
 
 
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one run that tells its events."""
+    """Run one seed in a process of its own, and print its events."""
     lines = JsonLines(LinePrinter(), seed=order["seed"])
     return in_child(lambda: run_with_progress(functools.partial(ordered, order), lines))

@@ -308,7 +308,7 @@ def test_every_env_that_raises_is_reported_and_the_last_exception_comes_back(mak
     assert isinstance(cause, mv.EnvFailed)
     assert cause.env_ids == (1, 3, 4)
     if phase in ("reset", "step"):
-        with pytest.raises(mv.RequestPending, match=r"envs \[1, 3, 4\] have raised: only `reset` or `close`"):
+        with pytest.raises(mv.RequestPending, match=r"envs \[1, 3, 4\] have raised: call `reset` or `close`"):
             envs.step(some_actions(envs))
     assert_same(envs.reset(seed=11)[0], first_reset(*[Walk] * 5, seed=11)[0])
     envs.step(some_actions(envs))

@@ -1,4 +1,4 @@
-"""`multiverse check-env ENV`: what is wrong with an env, in plain words."""
+"""`multiverse check-env ENV`: find what is wrong with an env."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Checks one env: building and closing, spaces, reset and step, seeds and
 replays, several copies in one process, what it leaves behind, what it costs.
-Each finding says what was seen, why it matters and what to change. A hang or
-a crash of the env is a finding too. PettingZoo envs, parallel and AEC, are
-checked agent by agent. Exit code 1 when there are errors.
+Each finding gives the evidence, the reason why it matters, and what to change.
+A hang or a crash of the env is a finding too. PettingZoo envs, parallel and
+AEC, are checked agent by agent. Exit code 1 when there are errors.
 
 examples:
   multiverse check-env my_module:make_env
@@ -36,11 +36,11 @@ class CheckEnv:
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     seed: int = 0
-    """Of the episodes and of the random actions."""
+    """Seed of the episodes and of the random actions."""
     steps: int = 1000
-    """Of the longest rollout; slow envs are stepped for 3 s at most."""
+    """Length of the longest rollout; slow envs are stepped for 3 s at most."""
     timeout_s: float = 60.0
-    """An env that does not answer for so long hangs; a check of a slow one is stopped after half of it."""
+    """Time after which an env that does not answer hangs; a check of a slow env stops after half of it."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, as a JSON object."""
     strict: bool = False
@@ -76,8 +76,7 @@ def _examined(options: CheckEnv) -> CheckReport:
 
 
 def _print_findings(report: CheckReport) -> None:
-    """Each finding in lines of its own: what, why, and what to do."""
-
+    """Print each finding with its evidence, its reason and its remedy."""
     console = ResultConsole()
     for finding in report.findings:
         style = STYLES["failed"] if finding.severity == "error" else STYLES.get(finding.severity, "")
