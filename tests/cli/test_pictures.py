@@ -292,10 +292,7 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),
-        (
-            "compare a",
-            "compare needs two kinds of runs: name a second run, or a directory with several: a has runs of one kind only",
-        ),
+        ("compare a", "name a second run, or a directory with several: a has runs of one kind only"),
         ("compare", "compare needs two kinds of runs: name a second run"),
         ("replay a --episode -1", "episode=-1: 0 or more"),
         ("replay a", "this run has no checkpoint"),

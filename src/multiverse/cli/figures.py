@@ -72,9 +72,10 @@ def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:
 
 
 def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
+    evaluations = _metric(EVALUATED, "return", marker="o")
     found = [
         Panel("Return while training, mean of the last 100 episodes", _metric("mean_return", "return")),
-        *([Panel("Return in evaluations, on unseen seeds", _evaluations)] if _have(curves, EVALUATED) else []),
+        *([Panel("Return in evaluations, on unseen seeds", evaluations)] if _have(curves, EVALUATED) else []),
         Panel("Speed", _metric("env_steps_per_s", "env steps per second", from_zero=True)),
         Panel("Where the time went", _time_split),
     ]
@@ -121,9 +122,12 @@ def drawn(whole: Figure, kind: str) -> bytes:
 
 
 # -- panels ---------------------------------------------------------------------------------------------------------
-def _metric(name: str, unit: str, from_zero: bool = False) -> Callable[[Axes, Sequence[Curve]], None]:
+def _metric(name: str, unit: str, marker: str = "", from_zero: bool = False) -> Callable[[Axes, Sequence[Curve]], None]:
     def draw(axes: Axes, curves: Sequence[Curve]) -> None:
-        _lines(axes, curves, name, "")
+        for number, curve in enumerate(curves):
+            style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": _dashes(number)}
+            _line(axes, curve, name, _label(curve), style)
+        _over_env_steps(axes, name)
         axes.set_ylabel(unit)
         if from_zero:
             axes.set_ylim(bottom=0)
@@ -131,20 +135,8 @@ def _metric(name: str, unit: str, from_zero: bool = False) -> Callable[[Axes, Se
     return draw
 
 
-def _evaluations(axes: Axes, curves: Sequence[Curve]) -> None:
-    _lines(axes, curves, EVALUATED, "o")
-    axes.set_ylabel("return")
-
-
-def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
-    for number, curve in enumerate(curves):
-        style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": _dashes(number)}
-        _line(axes, curve, name, _label(curve), style)
-    _over_env_steps(axes, name)
-
-
 def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
-    """A line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
+    """Draw a line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
     band, single = curve.band(name), {"marker": style["marker"] or "o", "markersize": 6}
     for steps, values in curve.each(name):
         faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
@@ -169,7 +161,7 @@ def _over_env_steps(axes: Axes, name: str) -> None:
 
 
 def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A bar for each, from left to right."""
+    """Draw a bar for each curve."""
     found = [(curve, split) for curve in curves if (split := curve.time_split())]
     if not found:
         return _nothing(axes, "no run here has a line of metrics yet")
@@ -194,7 +186,7 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A line for each, in evaluations: the first dotted, the last whole, each with dots of its own."""
+    """Draw a line for each episode of a task: the first dotted, the last solid, with markers of their own."""
     for number, curve in enumerate(curves):
         episodes = max(run.inner_episodes for run in curve.runs)
         for k in range(1, episodes + 1):
@@ -268,7 +260,7 @@ def _points(axes: Axes, trials: Sequence[Trial], places: Sequence[float]) -> Non
 
 # -- appearance ----------------------------------------------------------------------------------------------------
 def prepare(axes: Axes, title: str) -> None:
-    """With a title, a grid and no frame."""
+    """Set a title and a grid, without a frame."""
     axes.set_title(_plain(textwrap.fill(title, WIDE)), loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -277,7 +269,7 @@ def prepare(axes: Axes, title: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Inside; of many curves below, where it hides none."""
+    """Put the legend inside; of many curves below the axes, where it hides none."""
     _, labels = axes.get_legend_handles_labels()
     if len(labels) <= MOST_INSIDE:
         axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
@@ -286,13 +278,13 @@ def _legend(axes: Axes) -> None:
 
 
 def _lines_below(axes: Axes) -> int:
-    """Of text, in a legend that is not inside."""
+    """Return the number of text lines in a legend below the axes."""
     _, labels = axes.get_legend_handles_labels()
     return sum(label.count("\n") + 1 for label in labels) if len(labels) > MOST_INSIDE else 0
 
 
 def _dashes(number: int) -> str:
-    """Colours begin again after the last: then lines are another kind."""
+    """Return the line style, which changes when the colours begin again."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 
@@ -302,13 +294,13 @@ def _nothing(axes: Axes, why: str) -> None:
 
 
 def _label(curve: Curve) -> str:
-    """In lines that fit; whole, for its end may be what tells it from others."""
+    """Return the label in lines that fit; it is not shortened, since its end may distinguish it."""
     seeds = f" ({len(curve.runs)} seeds)" if len(curve.runs) > 1 else ""
     return _plain(textwrap.fill(f"{curve.label}{seeds}", WIDE))
 
 
 def _plain(text: str) -> str:
-    """A $ would begin a formula."""
+    """Escape $, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -317,7 +309,7 @@ def _have(curves: Sequence[Curve], name: str) -> bool:
 
 
 def in_short(value: float) -> str:
-    """'950', '20k', '1.5M'."""
+    """Return a number as '950', '20k' or '1.5M'."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

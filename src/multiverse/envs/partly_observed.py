@@ -10,18 +10,19 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
+from multiverse.envs.arguments import at_least
 
 SHOWN: dict[str, dict[str, list[int]]] = {
     "CartPole-v1": {"P": [0, 2], "V": [1, 3]},
     "Pendulum-v1": {"P": [0, 1], "V": [2]},
     "LunarLander-v3": {"P": [0, 1, 4, 6, 7], "V": [2, 3, 5, 6, 7]},  # whether a leg touches the ground is in both
 }
-"""Which numbers of an observation are positions (P) and velocities (V)."""
+"""Indices of positions (P) and velocities (V) in an observation."""
 
 
 class PartlyObserved(gymnasium.ObservationWrapper[Array, Any, Array]):
-    """Some numbers of an observation. `zeros`: the others are 0 (as in rl-baselines3-zoo's `…NoVel` envs) instead of
-    left out."""
+    """Shows some numbers of an observation. `zeros`: the others are 0 (as in rl-baselines3-zoo's `…NoVel` envs) instead
+    of left out."""
 
     def __init__(self, env: gymnasium.Env[Array, Any], indices: list[int], zeros: bool = False) -> None:
         super().__init__(env)
@@ -40,7 +41,7 @@ class PartlyObserved(gymnasium.ObservationWrapper[Array, Any, Array]):
 
 
 def make(env: str, shown: Literal["P", "V"] = "P", zeros: bool = False, **kwargs: Any) -> PartlyObserved:
-    """One of these envs, of which positions (`"P"`) or velocities (`"V"`) are seen; other arguments are its own."""
+    """Return one of these envs with only positions (`"P"`) or velocities (`"V"`); other arguments are its own."""
     if env not in SHOWN or shown not in SHOWN[env]:
         raise InvalidRequest(f"env={env!r}, shown={shown!r}: there are {', '.join(SHOWN)}, and 'P' or 'V'")
     return PartlyObserved(gymnasium.make(env, **kwargs), SHOWN[env][shown], zeros)
@@ -57,12 +58,12 @@ class TMaze(gymnasium.Env[Array, np.int64]):
 
     Observations: [the sign (-1 left, 1 right; seen in the first cell only), whether this is the junction]. Actions:
     forward, left, right. At the junction the sign's side earns 1, the other side nothing, and the episode is over.
-    Walking into a wall costs 0.05. Whoever has not decided after 2 × `length` + 2 steps is stopped. Without memory
-    nothing earns more than 0.5 in the mean.
+    Walking into a wall costs 0.05. An episode without a decision is truncated after 2 × `length` + 2 steps. Without
+    memory the mean return is at most 0.5.
     """
 
     def __init__(self, length: int = 20) -> None:
-        self.length = _at_least_one("length", length)
+        self.length = at_least("length", length, 1)
         self.observation_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = spaces.Discrete(3)
 
@@ -92,9 +93,8 @@ class RepeatPrevious(gymnasium.Env[Array, np.int64]):
     """
 
     def __init__(self, k: int = 4, symbols: int = 4, length: int = 64) -> None:
-        self.k, self.symbols, self.length = (
-            _at_least_one(name, value) for name, value in (("k", k), ("symbols", symbols), ("length", length))
-        )
+        self.k, self.symbols = at_least("k", k, 1), at_least("symbols", symbols, 1)
+        self.length = at_least("length", length, 1)
         if length <= k:
             raise InvalidRequest(f"length={length}: more than k={k}, or nothing is ever asked")
         self.observation_space = spaces.Box(0.0, 1.0, (symbols,), np.float32)
@@ -116,9 +116,3 @@ class RepeatPrevious(gymnasium.Env[Array, np.int64]):
         seen = np.zeros(self.symbols, np.float32)
         seen[self._shown[self._steps]] = 1.0
         return seen
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if value < 1:
-        raise InvalidRequest(f"{name}={value}: at least 1")
-    return value

@@ -25,16 +25,16 @@ ByAgent = dict[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Where in a row one array of one agent's observation is."""
+    """Position in the row of one array of an agent's observation."""
 
     keys: Path
     space: spaces.Space[Any]
     part: slice
-    plain: bool  # its numbers stand in the row as they are
+    plain: bool  # its numbers are in the row as they are
 
 
 class FlatObservations:
-    """From a dict of observations to one row."""
+    """Makes one row of a dict of observations."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
         self._leaves: dict[Any, list[_Part]] = {}
@@ -69,7 +69,7 @@ class FlatObservations:
 
 
 def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
-    """One-hot."""
+    """Write a value one-hot."""
     if isinstance(space, spaces.Discrete):
         part[int(value) - int(space.start)] = 1
     else:
@@ -77,7 +77,7 @@ def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
 
 
 def _row_space(leaves: Sequence[_Part], width: int, dtype: np.dtype[Any]) -> spaces.Box:
-    """Bounds are the agents' own, widened to hold an absent agent's zeros."""
+    """Return the space of the row: with the bounds of the agents, widened to hold the zeros of absent ones."""
     low, high = np.zeros(width, dtype), np.ones(width, dtype)
     for leaf in leaves:
         if isinstance(leaf.space, spaces.Box):
@@ -87,7 +87,7 @@ def _row_space(leaves: Sequence[_Part], width: int, dtype: np.dtype[Any]) -> spa
 
 
 def _row_dtype(boxes: Sequence[spaces.Box], wanted: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype asked for, or the first of float32 and the common ones, that holds every value exactly."""
+    """Return the dtype asked for, or the first of float32 and the common ones, that holds every value exactly."""
     if wanted is not None:
         return _exact_dtype(boxes, [np.dtype(wanted)])
     own = [box.dtype for box in boxes]
@@ -117,7 +117,7 @@ def _holds(dtype: np.dtype[Any], box: spaces.Box) -> bool:
 
 # -- actions ---------------------------------------------------------------------------------------------------
 class FlatChoices:
-    """All agents' actions are Discrete: one number each."""
+    """Actions of agents that are all Discrete: one number each."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Discrete]) -> None:
         self._agents = list(by_agent)
@@ -133,7 +133,7 @@ class FlatChoices:
 
 
 class FlatVectors:
-    """All agents' actions are Boxes: their numbers one after the other."""
+    """Actions of agents that are all Boxes: their numbers one after the other."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Box]) -> None:
         self._boxes = dict(by_agent)
@@ -152,7 +152,7 @@ class FlatVectors:
 
 
 def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | FlatVectors:
-    """What splits these agents' actions; refuses kinds that do not mix."""
+    """Return what splits an action of all agents; refuse kinds that cannot be mixed."""
     choices = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Discrete)}
     vectors = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Box)}
     if len(choices) == len(by_agent):
@@ -167,7 +167,7 @@ def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | Fla
 def flatten_agents(
     env: Any, *, reward: Literal["sum", "mean"] = "sum", dtype: DTypeLike | None = None
 ) -> FlattenedAgents:
-    """A PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action for all agents.
+    """Return a PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action.
 
     Observations: the agents' parts one after the other in the order of `possible_agents`; inside a part Dict keys in
     the space's order, Tuple items in theirs, arrays in C order, Discrete and MultiDiscrete values one-hot. The row's
@@ -191,22 +191,22 @@ def flatten_agents(
 
 
 WATCHED_STEPS, WATCHED_EPISODES = 500, 20
-"""What the warning of rewards that cancel waits for."""
+"""Number of steps and episodes before a warning of rewards that cancel."""
 
 
 def cancelled_share(rewards: Any) -> float:
-    """Of what the agents' rewards [steps, agents] vary by, the share that is lost in their sum: 1 of a zero-sum game, 0
-    where they have nothing to do with each other, less where they go together."""
+    """Return the share of the variance of the agents' rewards [steps, agents] that is lost in their sum: 1 in a
+    zero-sum game, 0 for independent rewards, less for rewards that increase together."""
     apart = float(rewards.var(axis=0).sum())
     return 1.0 - float(rewards.sum(axis=1).var()) / apart if apart else 0.0
 
 
 _told: set[str] = set()
-"""The kinds of envs that this process has been warned of."""
+"""Kinds of envs for which this process has given the warning."""
 
 
 class FlattenedAgents(gymnasium.Env[Row, Row]):
-    """What `flatten_agents` returns."""
+    """The env that `flatten_agents` returns."""
 
     def __init__(self, env: Any, reward: str = "sum", dtype: DTypeLike | None = None) -> None:
         self._driver = _driver_of(env)
@@ -222,7 +222,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
         self._begun = False
         self._terminated: dict[Any, bool] = {}  # of those that have ended in this episode
-        self._rewards: list[list[float]] | None = []  # of the first steps; None when they have been looked at
+        self._rewards: list[list[float]] | None = []  # of the first steps; None after they were examined
         self._episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
@@ -252,7 +252,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         )
 
     def _look_on(self, rewards: Mapping[Any, float], over: bool) -> None:
-        """Whether the agents play against each other: told once, when enough of their rewards has been seen."""
+        """Warn once if the agents play against each other, when there are enough rewards to know."""
         assert self._rewards is not None
         self._rewards.append([float(rewards.get(agent, 0.0)) for agent in self.possible_agents])
         self._episodes += over
@@ -271,7 +271,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
             )
 
     def flatten_observation(self, observations: Mapping[Any, Any]) -> Row:
-        """The row for a dict agent → observation; zeros for agents it does not have."""
+        """Return the row for a dict agent → observation, with zeros for missing agents."""
         return self._observations.joined(observations)
 
     def split_actions(self, action: Any) -> ByAgent:

@@ -18,8 +18,8 @@ from multiverse.core.views import Array
 
 
 class TaskEnv(gymnasium.Env[Array, Array]):
-    """A task is a vector in `task_space`. One that `reset_task` was given holds from the next `reset` on, until another
-    is given; without any, or after None, every reset draws its own. Everything is drawn from the env's own generator.
+    """An env with a task, a vector in `task_space`. A task set by `reset_task` holds from the next `reset` on; if none
+    is set, every reset draws its own. All randomness comes from the env's own generator.
 
     An episode is cut (`truncated`) after `horizon` steps.
     """
@@ -37,7 +37,7 @@ class TaskEnv(gymnasium.Env[Array, Array]):
 
     # -- tasks ---------------------------------------------------------------------------------------------------
     def sample_tasks(self, count: int) -> Array:
-        """[count, …] tasks, drawn from the env's generator: `reset(seed=…)` first, and they are always the same."""
+        """Return tasks [count, …], drawn from the env's generator, which `reset(seed=…)` seeds."""
         count = whole_number("count", count)
         if count < 1:
             raise InvalidRequest(f"sample_tasks({count}): expected at least 1")
@@ -48,7 +48,7 @@ class TaskEnv(gymnasium.Env[Array, Array]):
         return np.asarray(self.np_random.uniform(space.low, space.high, (count, *space.shape)))
 
     def reset_task(self, task: Any) -> None:
-        """Episodes have this task from the next `reset` on; None: each draws its own."""
+        """Set the task of episodes from the next `reset` on; None: each draws its own."""
         self._given = None if task is None else self._checked(task)
 
     def _checked(self, task: Any) -> Array:
@@ -65,32 +65,33 @@ class TaskEnv(gymnasium.Env[Array, Array]):
         return given
 
     def get_task(self) -> Array:
-        """The task of the episode."""
+        """Return the task of the episode."""
         if self._task is None:
-            raise InvalidRequest("get_task() before the first episode: reset() begins one")
+            raise InvalidRequest("get_task() before the first episode: call reset() first")
         return self._task.copy()
 
     # -- episodes ------------------------------------------------------------------------------------------------
     def _begin_episode(self) -> None:
-        """At the end of every reset. One is drawn in any case: what the generator gives next must not depend on it."""
+        """End a reset. A task is drawn in any case, so that the state of the generator does not depend on
+        `reset_task`."""
         drawn = self._drawn(1)[0]
         self._steps, self._task = 0, drawn if self._given is None else self._given
 
     @property
     def _now(self) -> Array:
-        """The task, while an episode is under way."""
+        """The task of the current episode."""
         if self._task is None:
-            raise InvalidRequest("step() before the first episode: reset() begins one")
+            raise InvalidRequest("step() before the first episode: call reset() first")
         return self._task
 
     def _out_of_time(self) -> bool:
-        """Counts a step."""
+        """Count a step, and return whether it was the last one of the episode."""
         self._steps += 1
         return self._steps >= self.horizon
 
     # -- saving --------------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """All that it takes to go on from here."""
+        """Return all that is needed to continue from here."""
         return {
             "generator": self.np_random.bit_generator.state,
             "task": None if self._task is None else self._task.copy(),
@@ -99,6 +100,6 @@ class TaskEnv(gymnasium.Env[Array, Array]):
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Be as `save_state` found it."""
+        """Restore what `save_state` returned."""
         self.np_random.bit_generator.state = state["generator"]
         self._task, self._given, self._steps = state["task"], state["given"], state["steps"]
