@@ -52,20 +52,11 @@ class CheckEnv:
 def run(arguments: Sequence[str]) -> int:
     options = parse(CheckEnv, "check-env", DESCRIPTION, arguments)
     require_positive(steps=options.steps, timeout_s=options.timeout_s)
-    report = _examined(options)
-    if options.json:
-        _print_json(options, report)
-    else:
-        _print_findings(report)
-    return int(bool(report.errors or (options.strict and report.warnings)))
-
-
-def _examined(options: CheckEnv) -> CheckReport:
+    kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.env_checker.examine import CHECKS, examine
 
-    kwargs = parsed_kwargs(options.env_kwargs)
     with Progress(len(CHECKS)) as progress:
-        return examine(
+        report = examine(
             options.env,
             env_kwargs=kwargs,
             seed=options.seed,
@@ -73,6 +64,14 @@ def _examined(options: CheckEnv) -> CheckReport:
             timeout_s=options.timeout_s,
             progress=lambda name: progress.next(f"checking: {name}"),
         )
+    if options.json:
+        findings, checks = ([asdict(one) for one in part] for part in (report.findings, report.checks))
+        counts = {"ok": report.ok, "errors": len(report.errors), "warnings": len(report.warnings)}
+        about = {"env": report.env, "env_kwargs": kwargs, "seed": report.seed}
+        print_json({**about, **counts, "findings": findings, "checks": checks})
+    else:
+        _print_findings(report)
+    return int(bool(report.errors or (options.strict and report.warnings)))
 
 
 def _print_findings(report: CheckReport) -> None:
@@ -86,18 +85,3 @@ def _print_findings(report: CheckReport) -> None:
     for line in report.not_done:
         console.print(Text(line, STYLES["warning"]))
     console.print(report.summary, markup=False, soft_wrap=True)
-
-
-def _print_json(options: CheckEnv, report: CheckReport) -> None:
-    print_json(
-        {
-            "env": report.env,
-            "env_kwargs": parsed_kwargs(options.env_kwargs),
-            "seed": report.seed,
-            "ok": report.ok,
-            "errors": len(report.errors),
-            "warnings": len(report.warnings),
-            "findings": [asdict(finding) for finding in report.findings],
-            "checks": [asdict(run) for run in report.checks],
-        }
-    )

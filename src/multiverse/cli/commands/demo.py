@@ -96,20 +96,16 @@ def _draw(run: Path) -> None:
 
 
 def _compare(options: Demo) -> None:
-    comparison = _measure(options)
-    for error in comparison.failures.values():
-        raise error
-    _print_results(comparison)
-
-
-def _measure(options: Demo) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
     from multiverse.cli.comparison import compared
 
     contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
     (recipe,) = recipes(ENV, 1, None, None)
-    return compared(recipe, contenders, options.rounds, options.seconds)
+    comparison = compared(recipe, contenders, options.rounds, options.seconds)
+    for error in comparison.failures.values():
+        raise error
+    _print_results(comparison)
 
 
 def _sync() -> AnyVectorEnv:
