@@ -14,12 +14,12 @@ from multiverse.core.views import Array
 from multiverse.envs.game_boy.game_file import RamField, RewardRule, Values
 
 LARGEST_GAP = 64
-"""Between two fields that are read in one go: to read a byte more costs a twentieth of another read."""
+"""Largest gap between fields that are read together: a byte more costs a twentieth of another read."""
 Number = Callable[[list[int]], int | tuple[int, ...]]
 
 
 class Ram:
-    """Fields of a game's RAM, read together."""
+    """Fields in the RAM of a game, read together."""
 
     def __init__(self, fields: Sequence[RamField]) -> None:
         self._spans, places = _spans(fields)
@@ -41,7 +41,7 @@ class Ram:
         return values
 
     def features(self, values: Values) -> Array:
-        """[features] float32, from 0 to 1."""
+        """Return the features [features], float32 from 0 to 1."""
         row: list[float] = []
         for name, features, several, origin in self._observed:
             here: Any = values[origin] if origin else 0
@@ -54,7 +54,7 @@ class Ram:
 
 
 def _spans(fields: Sequence[RamField]) -> tuple[list[tuple[int, int]], dict[str, int]]:
-    """(parts of RAM to read, where each field begins in all of them together)."""
+    """Return (parts of RAM to read, offset of each field in their concatenation)."""
     spans: list[tuple[int, int]] = []
     places, before = {}, 0  # before: bytes in all spans but the last
     for field in sorted(fields, key=lambda field: field.address):
@@ -89,29 +89,29 @@ def _reader(field: RamField, at: int) -> Number:
 
 
 def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
-    """Number → its features; looked up, where a number is a byte."""
+    """Return what maps a number to its features: a table, if it is a byte."""
     if field.bytes > 1:
         return field.features_of
-    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # a list counts back from its end
+    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # negative indices count from the end
     return [field.features_of(number) for number in numbers].__getitem__
 
 
 # -- rewards -----------------------------------------------------------------------------------------------------
 class Rewards:
-    """The rules through one episode: what has been seen, and what has been earned that is earned once."""
+    """The reward rules in one episode, with the values that are not new any more and the rules that apply only once."""
 
     def __init__(self, rules: Sequence[RewardRule]) -> None:
         self._rules = list(enumerate(rules))
         self.scales: dict[str, float] = {}
-        """Name of what a rule is about → what its rewards are multiplied by."""
+        """Name of a field → factor for the rewards of its rules."""
 
     @property
     def names(self) -> list[str]:
-        """What there are rules about."""
+        """Names of the fields that rules are about."""
         return sorted({rule.of[0] for _, rule in self._rules if rule.of})
 
     def begin(self, values: Values) -> None:
-        """An episode begins like this; what is so at its beginning is not new."""
+        """Begin an episode; its first values are not new."""
         self._before = values
         self._seen: dict[int, set[tuple[Any, ...]]] = {
             k: {_of(rule, values)} for k, rule in self._rules if rule.event == "new"
@@ -119,7 +119,7 @@ class Rewards:
         self._earned: set[int] = set()
 
     def earned(self, values: Values) -> float:
-        """By the step that has led here."""
+        """Return the reward of the step that has led to these values."""
         total, before = 0.0, self._before
         for k, rule in self._rules:
             if k not in self._earned and (amount := self._amount(k, rule, before, values)):
@@ -152,7 +152,7 @@ class Rewards:
         return rule.reward if rule.each is None else rule.each * change
 
     def _nearer(self, rule: RewardRule, before: Values, now: Values) -> float:
-        """By how much the distance, along the axes, has shrunk; going away costs as much."""
+        """Return the reward for the decrease of the distance along the axes; an increase costs as much."""
         if any(before[name] != now[name] for name in (*rule.to, *rule.within)):
             return 0.0
         pairs: Any = list(zip(rule.of, rule.to))
@@ -160,7 +160,7 @@ class Rewards:
         return rule.reward * gained
 
     def state(self) -> dict[str, Any]:
-        """Beside what lies in RAM."""
+        """Return the state that is not in RAM."""
         seen = {str(k): [list(one) for one in sorted(found)] for k, found in self._seen.items()}
         return {"seen": seen, "earned": sorted(self._earned)}
 
