@@ -231,7 +231,7 @@ def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixtur
     for number in range(20):
         write_run(Path(f"r/env-{number}"), env=f"env-{number}")
     assert main(["plot", "r"]) == 2
-    assert "runs of 22 envs, and a picture has 16 at most: name those of some" in capsys.readouterr().err
+    assert "the runs are of 22 envs, and a picture shows 16 at most: name fewer" in capsys.readouterr().err
 
 
 def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
@@ -411,7 +411,7 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
     (video,) = Path("a/videos").iterdir()
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
-    assert "has not written down" in capsys.readouterr().out
+    assert "has no record of this episode" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("env", ["pettingzoo.classic.connect_four_v3:env", "mpe2.simple_spread_v3:parallel_env"])

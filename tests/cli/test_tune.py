@@ -176,9 +176,9 @@ def test_what_a_plan_is_worth_is_said(
     assert ("Other programs are using this machine" in told.out) is busy
     assert ("Other programs are using this machine" in told.err) is busy
     assert json.loads(Path("plan.json").read_text())["machine_is_busy"] is busy
-    assert "changes what a run learns too" in told.out
+    assert "also changes what a run learns" in told.out
     assert main([*words, "--num-envs", "4"]) == 0
-    assert "changes what a run learns too" not in capsys.readouterr().out
+    assert "also changes what a run learns" not in capsys.readouterr().out
 
 
 def write_plan(**more: Any) -> None:
