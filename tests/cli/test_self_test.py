@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.cli import doctor_checks
-from multiverse.cli.commands import doctor as self_test
+from multiverse.cli import doctor_checks, self_test
 from multiverse.cli.doctor_checks import Finding
 from multiverse.cli.main import main
 from multiverse.executors import process

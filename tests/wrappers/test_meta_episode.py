@@ -285,7 +285,7 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
         def sample_tasks(self, count: int) -> list[Any]:
             return np.random.default_rng().uniform(size=count).tolist()
 
-    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0: .*self\.np_random"):
+    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0, .*self\.np_random"):
         mv.draw_tasks(Unseeded(), 2, 1, seed=0)
 
     class Three(Counts):

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Checks one env: building and closing, spaces, reset and step, seeds and
 replays, several copies in one process, what it leaves behind, what it costs.
-Each finding gives the evidence, the reason why it matters, and what to change.
-A hang or a crash of the env is a finding too. PettingZoo envs, parallel and
-AEC, are checked agent by agent. Exit code 1 when there are errors.
+Each finding gives the evidence, the reason why it matters, and what to
+change. A hang or a crash of the env is a finding too. PettingZoo envs,
+parallel and AEC, are checked agent by agent. Exit code 1 when there are
+errors.
 
 examples:
   multiverse check-env my_module:make_env

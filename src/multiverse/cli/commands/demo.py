@@ -26,11 +26,11 @@ SYNC, ASYNC, OURS = "gymnasium SyncVectorEnv", "gymnasium AsyncVectorEnv", "mult
 
 DESCRIPTION = f"""\
 Trains {NUM_ENVS} copies of {ENV} until an evaluation on unseen seeds reaches a
-mean return of {TARGET:g} (of 500), in a run that you can examine afterwards, and
-draws its curve if the extra `plot` is installed. Then measures the speed of one
-bare env in a loop, of Gymnasium's two vector envs and of multiverse, with random
-actions, beside the machine's limit (one bare loop per usable core). Takes less
-than a minute. Exit code 1 if the target is not reached.
+mean return of {TARGET:g} (of 500), in a run that you can examine afterwards,
+and draws its curve if the extra `plot` is installed. Then measures the speed
+of one bare env in a loop, of Gymnasium's two vector envs and of multiverse,
+with random actions, beside the machine's limit (one bare loop per usable
+core). Takes less than a minute. Exit code 1 if the target is not reached.
 
 example:
   multiverse demo"""

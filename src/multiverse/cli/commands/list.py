@@ -21,9 +21,9 @@ from multiverse.core.plain_files import read_plain
 from multiverse.networks import SUMMARIES
 
 DESCRIPTION = """\
-Lists envs (of Gymnasium's registry, and our own), presets (tested settings for
-an env), algorithms, built-in networks (--network), and runs below a directory,
-newest last. Without WHAT: all but envs.
+Lists envs (of Gymnasium's registry, and our own), presets (tested settings
+for an env), algorithms, built-in networks (--network), and runs below a
+directory, newest last. Without WHAT: all but envs.
 
 examples:
   multiverse list

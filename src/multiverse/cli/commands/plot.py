@@ -14,9 +14,9 @@ from multiverse.core.errors import InvalidRequest
 
 DESCRIPTION = """\
 Draws learning curves, evaluations, speed and the time split, as a PNG and as
-one self-contained HTML page. Runs that differ only in their seed are one line:
-interquartile means, with their 95 % bootstrap interval as a band. Needs the
-extra `plot`.
+one self-contained HTML page. Runs that differ only in their seed are one
+line, of interquartile means, with their 95 % bootstrap interval as a band.
+Needs the extra `plot`.
 
 examples:
   multiverse plot runs/CartPole-v1
