@@ -145,7 +145,7 @@ class Soak:
     def _turn_of_rollouts(self, rollouts: int) -> None:
         for _ in range(rollouts):
             self.rollouts_collected += 1
-            self._look_at(self.rollout_sniper, self.rollouts_collected * CALLS_OF_A_ROLLOUT)
+            self._take_description_of(self.rollout_sniper, self.rollouts_collected * CALLS_OF_A_ROLLOUT)
             with self._watched():
                 collected = self.rollouts.collect()
             self.rollouts.check(collected)
@@ -182,9 +182,9 @@ class Soak:
     def _look_around(self) -> None:
         """Before a call: time for a signal, for a look at the memory, for a word?"""
         self.calls += 1
-        self._look_at(self.sniper, self.calls)
+        self._take_description_of(self.sniper, self.calls)
 
-    def _look_at(self, sniper: Sniper, calls: int) -> None:
+    def _take_description_of(self, sniper: Sniper, calls: int) -> None:
         now_s = self._elapsed_s()
         sniper.look(calls)
         if now_s > self._looked_s + LOOK_EVERY_S:

@@ -106,7 +106,7 @@ def test_a_step_of_several_agents_is_one_of_their_env(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("env", [CountingTeam, CountingGame])
 def test_bare_loops_of_several_agents(env: Any) -> None:
-    assert measure.bare_rate(recipe_of(env), SECONDS) > 0
+    assert bare_rate(env) > 0
 
 
 def test_several_groups_take_turns() -> None:
@@ -164,6 +164,11 @@ def recipe_of(env: Any) -> Any:
     return recipes(env, 1, None, None)[0]
 
 
+def bare_rate(env: Any) -> float:
+    with measure.BareLoops(recipe_of(env), cores=1) as loops:
+        return loops.bare_rate(SECONDS)
+
+
 def test_bare_loops_keep_their_workers_between_measurements() -> None:
     before = measure.descendants()
     with measure.BareLoops(recipe_of(Walk), 2) as loops:
@@ -180,8 +185,9 @@ def fork_server_pids() -> set[int]:
 
 
 def test_short_forms() -> None:
-    assert measure.bare_rate(recipe_of("CartPole-v1"), SECONDS) > 0
-    assert measure.machine_limit(recipe_of("CartPole-v1"), SECONDS, cores=1) > 0
+    assert bare_rate("CartPole-v1") > 0
+    with measure.BareLoops(recipe_of("CartPole-v1"), cores=1) as loops:
+        assert loops.machine_limit(SECONDS) > 0
 
 
 @pytest.mark.parametrize("seeded", [False, True])
@@ -240,7 +246,7 @@ def test_loops_over_as_many_envs_have_the_seeds_and_actions_of_a_vector_env() ->
 
 def test_an_env_that_raises_is_reported_as_itself() -> None:
     with pytest.raises(mv.EnvFailed, match="this env cannot step"):
-        measure.bare_rate(recipe_of(Raises), SECONDS)
+        bare_rate(Raises)
 
 
 @pytest.mark.skipif(machine.waited_for_core_s() is None, reason="nobody counts waiting here")

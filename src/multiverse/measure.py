@@ -1,11 +1,11 @@
-"""Measuring: steps per second of one bare env in a loop, of the whole machine, and of any vector env.
+"""Measurements of steps per second: of one bare env in a loop, of the whole machine, and of any vector env.
 
-A step here is a step of an env. Resets take their time but are never counted, also where a vector env's step is
-an env's reset (`next_step` autoreset): only so do a bare loop and a vector env compare. Machines are noisy, so
-what is to be compared should be measured in turn, round after round, and ratios be taken within a round.
+A step here is a step of an env. The time of resets is included, but they are never counted, not even where the step of
+a vector env is the reset of an env (`next_step` autoreset): only so can a bare loop and a vector env be compared.
+Machines are noisy, so measure what is to be compared in turn, round after round, and take ratios within a round.
 
-Of envs with several agents a step is one of the env: all agents at once, or one agent's decision. Their random actions
-are such as their masks leave open; choosing those is on the clock, of the bare loops and of the vector envs alike.
+A step of an env with several agents is one of the env: of all agents at once, or one agent's decision. Random actions
+are among those that the masks allow; choosing them is timed, for bare loops and vector envs alike.
 
 Nothing is printed here, and nothing is known of tables or command lines.
 """
@@ -46,9 +46,9 @@ WARM_UP_SHARE = 0.1  # likewise, stepped before the clock starts
 
 # -- any vector env --------------------------------------------------------------------------------------------
 def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None = None) -> float:
-    """Steps per second of all envs together; resets them first.
+    """Reset all envs, and return the steps per second of all of them together.
 
-    `actions`: batches to go through again and again; by default 64 drawn at random.
+    `actions`: batches that are used in turn; by default 64 random ones.
     """
     autoreset = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if autoreset == AutoresetMode.DISABLED:
@@ -75,13 +75,13 @@ def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None 
 
 
 def sample_actions(space: gymnasium.Space[Any], count: int = SAMPLED_ACTIONS, seed: int = 0) -> list[Any]:
-    """Random actions, drawn beforehand: the same for the same seed."""
+    """Return random actions, which are equal for equal seeds."""
     space.seed(seed)
     return [space.sample() for _ in range(count)]
 
 
 def _rate(block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds: float) -> float:
-    """Steps per second of `block(size)`, called again and again; counting its steps is not on the clock."""
+    """Return the steps per second of repeated calls of `block(size)`; counting its steps is not timed."""
     if not seconds > 0:
         raise InvalidRequest(f"seconds={seconds}: more than 0")
     size, _, _ = _run_blocks(block, steps_in, seconds * WARM_UP_SHARE, seconds * BLOCK_SHARE, 1)
@@ -92,7 +92,7 @@ def _rate(block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds
 def _run_blocks(
     block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds: float, block_s: float, size: int
 ) -> tuple[int, int, float]:
-    """(size of the last block, steps, seconds spent): blocks double until one takes `block_s`."""
+    """Return (size of the last block, steps, seconds spent); blocks double until one takes `block_s`."""
     steps, spent_s = 0, 0.0
     while spent_s < seconds:
         begun = time.perf_counter()
@@ -107,7 +107,7 @@ def _run_blocks(
 
 # -- several agents --------------------------------------------------------------------------------------------
 class OpenActions:
-    """Random actions of a group, drawn beforehand; where a mask forbids some, of the open ones."""
+    """Random actions of a group, drawn beforehand, among those that a mask allows."""
 
     def __init__(self, group: Group, slots: int) -> None:
         space, rng = group.action_space, np.random.default_rng(0)
@@ -123,7 +123,7 @@ class OpenActions:
         self._drawn = np.array([[space.sample() for _ in range(slots)] for _ in range(SAMPLED_ACTIONS)])
 
     def chosen(self, k: int, masks: Array | None, rows: int | None = None) -> Array:
-        """[rows, …] for the k-th step."""
+        """Return the actions [rows, …] of the k-th step."""
         k %= SAMPLED_ACTIONS
         if self._drawn is not None:
             return np.asarray(self._drawn[k, :rows])
@@ -132,7 +132,7 @@ class OpenActions:
 
 
 def _team_blocks(envs: BaseMultiAgentVectorEnv, same_step: bool) -> tuple[Callable[[int], Any], Callable[[Any], int]]:
-    """(what steps a vector env so often, what counts the steps in that); resets it."""
+    """Reset a vector env, and return (what takes so many steps of it, what counts the steps of that)."""
     groups, num_envs, everyone = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
     draws = {group.name: OpenActions(group, num_envs * len(group.agents)) for group in groups}
     masks = {group.name: envs.views[(group.name, ACTION_MASKS)] for group in groups if group.masks}
@@ -157,7 +157,7 @@ def _team_blocks(envs: BaseMultiAgentVectorEnv, same_step: bool) -> tuple[Callab
 
 
 def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[], Any]) -> Callable[[int], int]:
-    """What steps a bare PettingZoo env so often; `first`: what its first reset returned, which is nothing of AEC."""
+    """Return what takes so many steps of a bare PettingZoo env; `first`: result of its first reset, None of AEC."""
     draws, numbers = {agent: OpenActions(group, 1) for group in groups for agent in group.agents}, count()
     seen, infos = first or ({}, {})
     there = list(env.agents)
@@ -193,11 +193,11 @@ def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[]
 
 
 Bare = tuple[Callable[[Any], Any], Callable[[], Any]]
-"""What steps an env, and what begins its next episode."""
+"""What takes a step of an env, and what begins its next episode."""
 
 
 def _bare_single(envs: Sequence[Bare], actions: Sequence[Sequence[Any]]) -> Callable[[int], int]:
-    """What steps bare Gymnasium envs so often, one after the other; `actions`: by step, one for each."""
+    """Return what takes so many steps of bare Gymnasium envs, one env after the other; `actions`: by step, by env."""
     endless = cycle(actions)
 
     def block(size: int) -> int:
@@ -213,22 +213,22 @@ def _bare_single(envs: Sequence[Bare], actions: Sequence[Sequence[Any]]) -> Call
 
 # -- bare loops ------------------------------------------------------------------------------------------------
 class BareLoops:
-    """Worker processes with one bare env each, kept between measurements so that these cost no start-up.
+    """Worker processes with one bare env each, kept between measurements, which then include no start-up.
 
-    `bare_rate` is what a plain Python loop over one env gives; `machine_limit` what this machine gives when every
+    `bare_rate` is the rate of a plain Python loop over one env; `machine_limit` the rate of this machine when every
     usable core runs one: nothing that steps these envs can be faster.
     """
 
     def __init__(
         self, recipe: Recipe, cores: int | None = None, seeded: bool = False, num_envs: int | None = None
     ) -> None:
-        """`seeded`: every episode is given its seed, as every episode of a training is. `num_envs`: so many Gymnasium
-        envs, shared out between the loops, each with the seed and the actions that `step_rate` gives it in a vector env
-        of as many: for envs whose step costs more or less by what happens in them, or by how many share a cache."""
+        """`seeded`: every episode is reset with a seed, as in training. `num_envs`: number of Gymnasium envs, divided
+        between the loops, each with the seed and actions that `step_rate` gives it in a vector env of this size: for
+        envs whose cost depends on what happens in them, or on how many share a cache."""
         self._seeded, self._num_envs = seeded, num_envs
         self.cores = min(machine.usable_cores() if cores is None else cores, num_envs or machine.UNKNOWN)
         self.waited_share: float | None = None
-        """Of the last loops' time, what they spent ready to run but without a core; None where nobody counts it."""
+        """Share of their time that the last loops waited for a core; None where the system does not count it."""
         plan = Plan(IN_PROCESSES, self.cores, "forkserver", "park", "bare loops")
         each = [recipe] * (num_envs or self.cores)
         opened = startup.open_envs(plan, each, "next_step", False, None)
@@ -238,11 +238,11 @@ class BareLoops:
             raise InvalidRequest(f"num_envs={num_envs}: loops over several envs are for those of one agent")
 
     def bare_rate(self, seconds: float) -> float:
-        """Steps per second of one bare env in a loop."""
+        """Return the steps per second of one bare env in a loop."""
         return self._run(seconds, 1)
 
     def machine_limit(self, seconds: float) -> float:
-        """Steps per second of one bare loop per core, side by side, summed."""
+        """Return the sum of the steps per second of one bare loop per core, side by side."""
         return self._run(seconds, self.cores)
 
     def _run(self, seconds: float, loops: int) -> float:
@@ -260,32 +260,20 @@ class BareLoops:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close(None if kind is None else 0.0)  # after Ctrl-C nobody wants to see a loop to its end
-
-
-def bare_rate(recipe: Recipe, seconds: float) -> float:
-    """Steps per second of one bare env in a loop, in a worker process."""
-    with BareLoops(recipe, 1) as loops:
-        return loops.bare_rate(seconds)
-
-
-def machine_limit(recipe: Recipe, seconds: float, cores: int | None = None) -> float:
-    """Steps per second of as many bare loops side by side as there are usable cores (or `cores`), summed."""
-    with BareLoops(recipe, cores) as loops:
-        return loops.machine_limit(seconds)
+        self.close(None if kind is None else 0.0)  # after Ctrl-C the loops need not finish
 
 
 def bare_loop(
     envs: EnvRange, seconds: float, seeded: bool = False, num_envs: int | None = None
 ) -> tuple[float, float | None]:
-    """Runs in a worker: the foreign env itself, without anything of ours around it; of several agents, the first one.
+    """Step the foreign env itself, without anything of ours around it; of several envs with agents, the first.
 
-    Returns steps per second, and the seconds it waited for a core.
+    Runs in a worker. Returns the steps per second, and the seconds spent waiting for a core.
     """
     env, seeds = envs.envs[0], count(1)
 
     def begun(reset: Callable[..., Any], seed: int) -> tuple[Any, Callable[[], Any]]:
-        """(what its first reset returns, what begins its next episode)."""
+        """Return (the result of the first reset, what begins the next episode)."""
         return reset(seed=seed), lambda: reset(seed=next(seeds) if seeded else None)
 
     if env.description.kind == "single":
@@ -309,10 +297,10 @@ def bare_loop(
 
 # -- what a vector env costs besides time ----------------------------------------------------------------------
 def private_memory_mb(pid: int) -> float:
-    """Memory that only this process holds, and that would be free without it (USS); 1 MB = 10⁶ bytes."""
+    """Return the memory that only this process holds (USS); 1 MB = 10⁶ bytes."""
     return float(psutil.Process(pid).memory_full_info().uss) / 1e6
 
 
 def descendants() -> set[int]:
-    """Pids of the processes that this one has started, directly or not."""
+    """Return the pids of the processes that this one has started, directly or not."""
     return {child.pid for child in psutil.Process().children(recursive=True)}

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.envs.partly_observed import SHOWN, make
-from multiverse.envs.remembering import RepeatPrevious, TMaze
+from multiverse.envs.partly_observed import SHOWN, RepeatPrevious, TMaze, make
 
 IDS = (
     *(f"multiverse/{env}-{shown}-v{version}" for env, version in
@@ -54,7 +53,7 @@ def test_an_env_that_is_none_of_them_is_refused() -> None:
 
 
 def test_they_are_found_in_workers_by_id_and_by_name() -> None:
-    for env in ("CartPoleNoVel-v1", "multiverse.envs.remembering:TMaze"):
+    for env in ("CartPoleNoVel-v1", "multiverse.envs.partly_observed:TMaze"):
         with mv.make_vec(env, 3, "process", workers=2) as envs:
             observations, _ = envs.reset(seed=1)
             assert observations.shape == (3, *envs.single_observation_space.shape)  # type: ignore[misc]
@@ -97,7 +96,8 @@ def test_what_was_shown_k_steps_ago_pays() -> None:
 
 
 @pytest.mark.parametrize(("make_env", "told"), [
-    (lambda: TMaze(0), "length=0: at least 1"), (lambda: RepeatPrevious(k=8, length=8), "length=8: more than k=8"),
+    (lambda: TMaze(0), "length=0: expected at least 1"),
+    (lambda: RepeatPrevious(k=8, length=8), "length=8: more than k=8"),
 ])  # fmt: skip
 def test_sizes_that_make_no_sense_are_refused(make_env: Any, told: str) -> None:
     with pytest.raises(mv.InvalidRequest, match=told):

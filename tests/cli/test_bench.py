@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium as gym
 import pytest
 
+from multiverse.cli.comparison import Parallelism, Side
 from multiverse.cli.main import main
-from multiverse.cli.parallelism import Parallelism, Side
 
 QUICK = ["--seconds", "0.02", "--rounds", "2"]
 
@@ -109,7 +109,7 @@ def test_an_executor_that_fails_is_shown_beside_the_others(capsys: pytest.Captur
         (["no_such_module:make"], "no_such_module"),
         (["CartPole-v1", "--env-kwargs", "{g"], "is not JSON"),
         (["CartPole-v1", "--env-kwargs", 20_000 * "["], "is not JSON (RecursionError"),
-        (["CartPole-v1", "--env-kwargs", "[1]"], "a JSON object is wanted"),
+        (["CartPole-v1", "--env-kwargs", "[1]"], "expected a JSON object"),
         (["CartPole-v1", "--env-kwargs", '{"no_such": 1}'], "could not be built"),
         (["CartPole-v1", "--num-envs", "8", "0"], "--num-envs 0"),
         (["CartPole-v1", "--num-envs"], "at least one"),

@@ -60,7 +60,7 @@ def test_json_is_all_of_the_output(capfd: pytest.CaptureFixture[str]) -> None:
     [
         (["NoSuchEnv-v0"], "NoSuchEnv"),
         (["no_such_module:make"], "no_such_module"),
-        (["CartPole-v1", "--env-kwargs", "[1]"], "a JSON object is wanted"),
+        (["CartPole-v1", "--env-kwargs", "[1]"], "expected a JSON object"),
         (["CartPole-v1", "--steps", "0"], "--steps 0"),
         (["CartPole-v1", "--timeout-s", "0"], "--timeout-s 0"),
         (["CartPole-v1", "--seed", "-1"], "seed=-1"),

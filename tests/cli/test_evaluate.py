@@ -125,7 +125,7 @@ def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pyte
 
     assert told() == told("--stochastic") == drawn != told("--deterministic")
     assert main(["evaluate", "one", "--stochastic", "--deterministic"]) == 2
-    assert "--stochastic and --deterministic: one of them" in capsys.readouterr().err
+    assert "--stochastic and --deterministic cannot be used together" in capsys.readouterr().err
 
 
 def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: 
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
-        ("nowhere --env-kwargs 3", "a JSON object is wanted"),
+        ("nowhere --env-kwargs 3", "expected a JSON object"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

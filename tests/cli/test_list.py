@@ -47,7 +47,7 @@ def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pyte
     assert main(["list", "presets"]) == 0
     lines = unbroken(capsys.readouterr().out)
     for told, both in zip(lines[1::2], presets()):
-        assert told.strip() == tried().get(both, "untried: nobody has run it to its end yet")
+        assert told.strip() == tried().get(both, "not validated to its full budget")
     assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*tried()} and ("Humanoid-v5", "sac") not in tried()
     for (env, _), seen in tried().items():
         (document,) = re.findall(r"\((docs/\w+\.md)\)$", seen)
@@ -75,7 +75,7 @@ def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.Cap
     title, two, one = capsys.readouterr().out.splitlines()
     assert title == "runs in runs:"
     assert two.startswith("  runs/two  finished at 64 env steps, return ")
-    assert one == "  runs/deep/one  under way, or ended without a summary"
+    assert one == "  runs/deep/one  running, or ended without a summary"
 
 
 def test_what_somebody_else_put_into_a_run_does_not_stop_the_list(
@@ -87,4 +87,4 @@ def test_what_somebody_else_put_into_a_run_does_not_stop_the_list(
     (run / "nowhere").symlink_to("gone")
     (run / "summary.json").write_text("[" * 100_000)
     assert main(["list", "runs"]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == ["  runs/one  under way, or ended without a summary"]
+    assert capsys.readouterr().out.splitlines()[1:] == ["  runs/one  running, or ended without a summary"]

@@ -231,7 +231,7 @@ def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixtur
     for number in range(20):
         write_run(Path(f"r/env-{number}"), env=f"env-{number}")
     assert main(["plot", "r"]) == 2
-    assert "runs of 22 envs, and a picture has 16 at most: name those of some" in capsys.readouterr().err
+    assert "the runs are of 22 envs, and a picture shows 16 at most: name fewer" in capsys.readouterr().err
 
 
 def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
@@ -285,15 +285,15 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("plot", "which run?"),
+        ("plot", "no run is named"),
         ("plot nowhere", "nowhere: there is no such directory"),
         ("plot a --metrics entorpy", "no run here has the metric entorpy; nearest are entropy"),
         ("plot a --metrics zzz", "no run here has the metric zzz; there are "),
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),
-        ("compare a", "compare what? Name a second run, or a directory with several: a has runs of one kind only"),
-        ("compare", "compare what? Name a second run"),
+        ("compare a", "name a second run, or a directory with several: a has runs of one kind only"),
+        ("compare", "compare needs two kinds of runs: name a second run"),
         ("replay a --episode -1", "episode=-1: 0 or more"),
         ("replay a", "this run has no checkpoint"),
     ],
@@ -411,7 +411,7 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
     (video,) = Path("a/videos").iterdir()
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
-    assert "has not written down" in capsys.readouterr().out
+    assert "has no record of this episode" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("env", ["pettingzoo.classic.connect_four_v3:env", "mpe2.simple_spread_v3:parallel_env"])

@@ -20,9 +20,9 @@ pytest.importorskip("optuna")
 
 import multiverse as mv
 from multiverse.cli.commands.train import config_from, train_options
+from multiverse.cli.figures import search_figure
 from multiverse.cli.main import main
-from multiverse.cli.search_picture import search_figure
-from multiverse.cli.search_space import Choice, Range, Space, space_of
+from multiverse.cli.search import Choice, Range, Space, space_of
 from multiverse.cli.search_study import Pruning, Trial, opened
 from multiverse.core.errors import InvalidRequest
 from multiverse.training import side_by_side
@@ -59,7 +59,7 @@ def test_ranges_lists_and_the_usual() -> None:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "discrete_sac", "dqn"])
 def test_every_usual_range_is_one_that_the_algorithm_takes(algorithm: str) -> None:
-    from multiverse.cli.search_space import TRIED
+    from multiverse.cli.search import TRIED
 
     found = space(",".join(["steps_per_env", *(name for name in TRIED if _has(algorithm, name))]), algorithm)
     assert len(found.tried) > 6
@@ -90,16 +90,16 @@ def test_what_was_drawn_is_what_a_config_takes() -> None:
         ("learnin_rate", r"ppo has no such setting\. Did you mean learning_rate\?"),
         ("tau", "ppo has no such setting"),
         ("seed", "--search seed: it does not change what an algorithm learns from, or how"),
-        ("filters", r"--search filters: from where to where\? filters=LOW\.\.HIGH, or A\|B\|C"),
-        ("lr=1..", "'' is no number"),
+        ("filters", r"--search filters has no usual range: filters=LOW\.\.HIGH, or A\|B\|C"),
+        ("lr=1..", "'' is not a number"),
         ("lr=2..1", "the first must be below the second"),
         ("lr=0..1", "learning_rate=0.0: above 0"),
-        ("activation=1..2", "activation is no number"),
+        ("activation=1..2", "activation is not a number"),
         ("activation=tanh|relo", "'relo' is none of tanh, relu. Did you mean relu"),
         ("lr=1e-3", "at least two values"),
-        ("lr,learning_rate", "--search learning_rate: it is there twice"),
+        ("lr,learning_rate", "--search learning_rate: the setting is named twice"),
         ("normalize_rewards=yes|no", "it is true or false"),
-        ("", "which settings?"),
+        ("", "--search needs settings"),
     ],
 )
 def test_what_cannot_be_searched_is_told(text: str, told: str) -> None:
@@ -113,7 +113,7 @@ ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("tune CartPole-v1 --search lr --pruner best", "--pruner best: one of median, halving, none"),
+        ("tune CartPole-v1 --search lr --pruner best", "--pruner best: expected one of median, halving, none"),
         ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be more than 0"),
         ("tune CartPol-v1 --search lr", "did you mean CartPole-v1?"),
         ("tune CartPole-v1 --search lr --trails 3", "there is no --trails; did you mean --trials?"),
@@ -151,7 +151,7 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
     capsys.readouterr()
     assert main([*halving, "--trials", "3", "--json"]) == 0
     out, error = capsys.readouterr()
-    assert "Going on with s: 1 of 3 trials done." in error and "pruned at 20 % of its budget" in error
+    assert "Resuming s: 1 of 3 trials done." in error and "pruned at 20 % of its budget" in error
     found = json.loads(Path("s/search.json").read_text())
     assert found["trials"][:1] == first["trials"] and len(found["trials"]) == 3
     states = {trial["number"]: trial["state"] for trial in found["trials"]}
@@ -260,7 +260,7 @@ def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsew
     code, error = interrupted(words, number)
     if number != signal.SIGKILL:
         assert code == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
-        assert error.endswith("Interrupted. The same command goes on with it; so far: s\n")
+        assert error.endswith("Interrupted. The same command resumes the search; results so far: s\n")
         assert read_summary(Path("s/trial-0"))["finished"] is False
     assert [trial.state.name for trial in opened(Path("s")).trials] == ["RUNNING"]
     assert main(words) == 0

@@ -13,8 +13,8 @@ pytest.importorskip("optuna")
 
 from multiverse.cli import search_journal
 from multiverse.cli.main import main
+from multiverse.cli.search import space_of
 from multiverse.cli.search_journal import JOURNAL, JOURNAL_LOCK, repair
-from multiverse.cli.search_space import space_of
 from multiverse.cli.search_study import Search
 from multiverse.core.errors import InvalidRequest
 from multiverse.training.config.train_config import config_for

@@ -23,7 +23,7 @@ from multiverse.executors import process
 @pytest.fixture
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-test alone: the other checks have tests of their own."""
-    monkeypatch.setattr(doctor_checks, "all_checks", lambda: {"a": lambda: Finding("a", "ok", "fine")})
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda: {"a": lambda: Finding("ok", "fine")})
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_it_passes_in_a_fresh_process() -> None:
     expected += [f"{name}, as serial" for name in self_test.contenders()] + ["nothing left behind"]
     for line, name in zip(lines[1:], expected, strict=False):
         assert line.startswith(f"ok {name}") and line.endswith(" s")
-    assert "Nothing keeps multiverse from working here." in done.stdout
+    assert "multiverse works on this machine." in done.stdout
 
 
 def test_it_covers_every_executor_and_start_method() -> None:

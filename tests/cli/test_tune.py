@@ -14,8 +14,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.cli.commands.plot import write
+from multiverse.cli.commands.tune import Search, Way, config_of_way, plan_file, sentence
 from multiverse.cli.main import main
-from multiverse.cli.tuning import Search, Way, config_of_way, plan_file, sentence
 from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.executors.machine import usable_cores
 from multiverse.training.config.train_config import config_for
@@ -169,16 +169,16 @@ def test_what_a_plan_is_worth_is_said(
     busy: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -math.inf if busy else math.inf)
-    monkeypatch.setattr("multiverse.cli.tuning.MOST_ENVS", 4)
+    monkeypatch.setattr("multiverse.cli.commands.tune.MOST_ENVS", 4)
     words = ["tune", "CartPole-v1", "--executors", "serial", "--seconds", "0.01", "--rounds", "1"]
     assert main(words) == 0
     told = capsys.readouterr()
     assert ("Other programs are using this machine" in told.out) is busy
     assert ("Other programs are using this machine" in told.err) is busy
     assert json.loads(Path("plan.json").read_text())["machine_is_busy"] is busy
-    assert "changes what a run learns too" in told.out
+    assert "also changes what a run learns" in told.out
     assert main([*words, "--num-envs", "4"]) == 0
-    assert "changes what a run learns too" not in capsys.readouterr().out
+    assert "also changes what a run learns" not in capsys.readouterr().out
 
 
 def write_plan(**more: Any) -> None:
@@ -298,7 +298,7 @@ def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixt
     ("typed", "told"),
     [
         ("tune Nowhere-v7", "Nowhere"),
-        ("tune CartPole-v1 --executors magic", "--executors magic: some of serial, thread, process, hybrid"),
+        ("tune CartPole-v1 --executors magic", "--executors magic: expected some of serial, thread, process, hybrid"),
         ("tune CartPole-v1 --seconds 0", "--seconds 0: must be more than 0"),
         ("tune CartPole-v1 --algorithm nothing", "nothing"),
     ],

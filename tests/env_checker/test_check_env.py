@@ -12,8 +12,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.env_checker import laboratory
-from multiverse.env_checker.checks.sharing import ProcessState, global_generators
 from multiverse.env_checker.examine import CHECKS, examine
+from multiverse.env_checker.repeatability import ProcessState, global_generators
 from multiverse.executors import machine
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.measure import descendants
@@ -122,7 +122,7 @@ def test_wrappers_are_part_of_what_is_checked() -> None:
     ("arguments", "said"),
     [
         (("NoSuchEnv-v0", {}), "NoSuchEnv"),
-        (([broken.Healthy], {}), "one of the list at a time"),
+        (([broken.Healthy], {}), "pass its items one at a time"),
         ((broken.Healthy, {"seed": -1}), "seed=-1"),
         ((broken.Healthy, {"seed": 1.5}), "seed=1.5"),
         ((broken.Healthy, {"steps": 0}), "steps=0"),

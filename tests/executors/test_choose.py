@@ -15,7 +15,7 @@ import multiverse as mv
 from multiverse.adapters.env_source import Recipe
 from multiverse.core.errors import RemoteError
 from multiverse.core.plan import ExecutorName, PlannedExecutor
-from multiverse.env_checker.checks.cost import suggestion
+from multiverse.env_checker.resources import suggestion
 from multiverse.executors import choose, machine, startup
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import HAND_OVER_S, PER_STEP_S, PER_WORKER_S, Probe, predicted
@@ -367,5 +367,7 @@ def test_check_env_suggests_what_auto_takes(cores: int, step_s: float, monkeypat
     ]
     said = suggestion(step_s, {}, busy_share=0.0)
     assert said == f"on these {cores} cores that suggests 8 envs {taken[0]}, 64 envs {taken[1]}"
-    assert suggestion(step_s, {}, busy_share=0.5).endswith("but others have 50 % of them now, and only trying tells")
+    assert suggestion(step_s, {}, busy_share=0.5).endswith(
+        "but other programs use 50 % of them now: measure to be sure"
+    )
     assert suggestion(step_s, {"in_process": True}, 0.0).endswith("executor='serial'")

@@ -90,7 +90,7 @@ def test_episodes_follow_on_one_another_and_their_last_observations_are_flagged(
         if over:
             inside.reset()
         assert env.get_task().tolist() == TASK.tolist()
-    with pytest.raises(mv.InvalidRequest, match="without a meta-episode under way: begin with reset"):
+    with pytest.raises(mv.InvalidRequest, match="without a meta-episode: call reset"):
         env.step(actions[0])
 
 
@@ -203,7 +203,7 @@ def test_a_saved_one_goes_on_exactly() -> None:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: mv.MetaEpisode(PointRobot(), 0), "episodes_per_task=0: at least 1"),
+        (lambda: mv.MetaEpisode(PointRobot(), 0), "episodes_per_task=0: expected at least 1"),
         (lambda: mv.MetaEpisode(PointRobot(), 1.5), "episodes_per_task"),  # type: ignore[arg-type]
         (lambda: mv.MetaEpisode(gymnasium.make("CartPole-v1"), 2), "has no sample_tasks, reset_task, get_task"),
     ],
@@ -228,7 +228,7 @@ def test_spaces_that_it_cannot_have_are_refused() -> None:
 
     with pytest.raises(mv.InvalidRequest, match="has whole numbers"):
         mv.MetaEpisode(Whole(), 2)
-    with pytest.raises(mv.InvalidRequest, match="oracle=True: tasks are 'left', and only numbers can be shown"):
+    with pytest.raises(mv.InvalidRequest, match="oracle=True needs tasks of numbers, and they are 'left'"):
         mv.MetaEpisode(Named(), 2, oracle=True)
     with pytest.raises(mv.InvalidRequest, match="expected a flat Box"):
         mv.MetaEpisode(Odd(), 2)
@@ -285,7 +285,7 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
         def sample_tasks(self, count: int) -> list[Any]:
             return np.random.default_rng().uniform(size=count).tolist()
 
-    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0: .*self\.np_random"):
+    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0, .*self\.np_random"):
         mv.draw_tasks(Unseeded(), 2, 1, seed=0)
 
     class Three(Counts):

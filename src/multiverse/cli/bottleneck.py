@@ -1,4 +1,4 @@
-"""What holds a run up: the largest part of its time, in one sentence with what to change."""
+"""The bottleneck of a run: the largest part of its time, in one sentence with what to change."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ CHEAPER = {
     "batch_size": "a larger --batch-size",
     "hidden_sizes": "smaller --hidden-sizes",
 }
-"""Settings of algorithms that make an update shorter, the first ones that it has are told; each costs something."""
+"""Settings that make an update shorter, at some cost; the first ones that the algorithm has are named."""
 TOLD = 2
 
 
 def bottleneck(
     shares: Mapping[str, float], plan: Plan, config: TrainConfig, cores: int, torch_on_cpu: bool = False
 ) -> str:
-    """'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'
+    """Return 'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'
 
-    `torch_on_cpu`: whether that is where the networks learn; then cores that are idle meanwhile come first.
+    `torch_on_cpu`: whether the networks learn in torch on the CPU, where using idle cores comes first.
     """
     part = max(shares, key=lambda one: shares[one])
     remedy = _remedy(part, plan, config, cores, torch_on_cpu)
@@ -49,7 +49,9 @@ def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int, torch_on_cpu
     if part == "act":
         return f"more --num-envs ({config.num_envs}) share a forward pass, smaller --hidden-sizes make it cheaper"
     if part == "learn":
-        free = cores - plan.workers if config.asynchronous else cores  # else workers rest while the networks learn
+        free = (
+            cores - plan.workers if config.asynchronous else cores
+        )  # otherwise workers are idle while the networks learn
         if torch_on_cpu and config.torch_threads < free:
             return f"{config.torch_threads} of {cores} cores learns; --torch-threads {free} uses more of them"
         return f"{_cheaper(config.settings)} would shorten it"
@@ -77,7 +79,7 @@ def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
 def _cheaper(settings: Any) -> str:
     without = set[str]()
     if hasattr(settings, "updates_per_step"):
-        without.add("batch_size")  # every gradient step draws a batch of its own: a larger one costs more
+        without.add("batch_size")  # every gradient step draws a batch: a larger one costs more
         without.add(
             "updates_per_step" if getattr(settings, "gradient_steps", 0) else "gradient_steps"
         )  # one goes before the other

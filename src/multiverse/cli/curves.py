@@ -1,4 +1,4 @@
-"""Runs as pictures and tables show them: those that differ only in their seed are one, with a band over the seeds."""
+"""Runs as figures and tables show them: runs that differ only in their seed are one curve, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from multiverse.training.runs.records import EVALUATED, Points, RunRecord, recor
 from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
 
 POINTS = 200
-"""Of a band; and at most so many of a line: more than that nobody sees."""
+"""Number of points of a band; of a line twice as many at most, since more cannot be told apart."""
 STRETCHES = 40
-"""Of a run: each has one figure for its speed."""
+"""Number of parts of a run, each of which has one value for its speed."""
 DRAWS = 1_000
 MOST_NAMED = 3  # settings in a label, unless more are needed to tell curves apart
-LONG_VALUE = 40  # characters of one there
+LONG_VALUE = 40  # characters of a value in a label
 HOW_IT_RUNS = frozenset(
     {"executor", "workers", "start_method", "ray_address", "cpus_per_worker", "gpus_per_worker",
      "torch_threads", "on_failure", "restarts_per_minute", "worker_memory_limit", "reply_timeout_s",
      "log_every", "evaluation_envs", "checkpoint_every_s", "keep_checkpoints"}
 )  # fmt: skip
-"""Settings that change nothing of what is learned: `--seeds`, say, gives each run one worker."""
+"""Settings that do not change what is learned, such as the one worker that `--seeds` gives each run."""
 
 
 @dataclass(frozen=True)
 class Band:
-    """Several seeds as one line: interquartile means, and the interval that 95 of 100 draws of the seeds stay in."""
+    """Several seeds as one line: interquartile means, and their 95 % bootstrap intervals."""
 
     env_steps: Array
     middle: Array
@@ -46,75 +46,76 @@ class Band:
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs of one kind, a seed each."""
+    """Runs with equal settings, one for each seed."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     def each(self, name: str) -> list[Points]:
-        """One line for each seed that has this metric."""
-        return [thinned(points) for run in self.runs if (points := _measured(run, name))[0]]
+        """Return one line for each seed that has this metric."""
+        return [thinned(points) for run in self.runs if (points := _points(run, name))[0]]
 
     def band(self, name: str) -> Band | None:
-        """As far as all seeds have come; None of a single one. Of evaluations, which are rare, only where all seeds
-        have one, if that is so at two steps at least."""
+        """Return the band as far as all seeds have come; None of a single seed. Evaluations are rare: their band has
+        only the steps at which all seeds have one, if there are two such steps."""
         if name.startswith(EVALUATED):
-            shared = shared_band([_measured(run, name) for run in self.runs])
+            shared = shared_band([_points(run, name) for run in self.runs])
             if shared is not None:
                 return shared
         return band_of(self.each(name))
 
     def final(self) -> list[float]:
-        """Every seed's last evaluation."""
-        return [found for run in self.runs if (found := run.last(EVALUATED)) is not None]
+        """Return the last evaluation of every seed."""
+        return [value for run in self.runs if (value := run.last(EVALUATED)) is not None]
 
     def best(self) -> list[float]:
+        """Return the best evaluation of every seed."""
         return [max(values) for run in self.runs if (values := run.points(EVALUATED)[1])]
 
     def env_steps_per_s(self) -> float | None:
-        """Over the whole run, evaluations and all; of several seeds the median."""
+        """Return the speed over the whole run with its evaluations; the median of several seeds."""
         rates = [rate for run in self.runs if (rate := mean_rate(run)) is not None]
         return statistics.median(rates) if rates else None
 
     def time_split(self) -> dict[str, float]:
-        """Share of each part of the seconds of all seeds; {} if none has a line of metrics."""
-        spent = dict.fromkeys(PARTS, 0.0)
-        for run in self.runs:
-            for part, part_s in _seconds_by_part(run).items():
-                spent[part] += part_s
+        """Return the share of each part in the seconds of all seeds; {} if none has metrics."""
+        each = [_seconds_by_part(run) for run in self.runs]
+        spent = {part: sum(seconds.get(part, 0.0) for seconds in each) for part in PARTS}
         whole = sum(spent.values())
         return {part: part_s / whole for part, part_s in spent.items()} if whole else {}
 
 
 def curves_of(paths: Sequence[str | Path]) -> list[Curve]:
-    """What these paths hold, by their settings without the seed and how they were run; of two runs with equal settings
-    and seed below one path the one that was begun last. Runs that share a seed are two curves: by path, and below one
-    path by how they were run."""
+    """Return the runs in these paths, grouped by their settings without the seed and how they run.
+
+    Of two runs with equal settings and seed below one path, the one that began last counts. Runs of one group that
+    share a seed are split into two curves: by path and, below one path, by how they run.
+    """
     by_settings: dict[str, list[tuple[str, RunRecord]]] = {}
     for path in paths:
-        newest = {(_kind(run), str(run.seed)): run for run in sorted(records_at(path), key=_begun)}
+        newest = {(_settings_text(run), str(run.seed)): run for run in sorted(records_at(path), key=_begun)}
         for run in newest.values():
-            found = by_settings.setdefault(_kind(run, HOW_IT_RUNS), [])
-            if all(one.path.resolve() != run.path.resolve() for _, one in found):
-                found.append((str(path), run))
-    groups = [group for found in by_settings.values() for group in _apart(found)]
+            group = by_settings.setdefault(_settings_text(run, HOW_IT_RUNS), [])
+            if all(one.path.resolve() != run.path.resolve() for _, one in group):
+                group.append((str(path), run))
+    groups = [part for group in by_settings.values() for part in _split(group)]
     runs = [tuple(sorted((run for _, run in group), key=lambda run: str(run.seed))) for group in groups]
     return [Curve(label, one) for label, one in zip(_labels(runs), runs)]
 
 
-def _apart(found: list[tuple[str, RunRecord]], by_path: bool = True) -> list[list[tuple[str, RunRecord]]]:
-    """Of each seed one at most."""
-    seeds = [str(run.seed) for _, run in found]
+def _split(group: list[tuple[str, RunRecord]], by_path: bool = True) -> list[list[tuple[str, RunRecord]]]:
+    """Split a group until each part has at most one run of each seed."""
+    seeds = [str(run.seed) for _, run in group]
     if len({*seeds}) == len(seeds):
-        return [found]
+        return [group]
     parts: dict[str, list[tuple[str, RunRecord]]] = {}
-    for path, run in found:
-        parts.setdefault(path if by_path else _kind(run), []).append((path, run))
-    return [group for part in parts.values() for group in (_apart(part, False) if by_path else [part])]
+    for path, run in group:
+        parts.setdefault(path if by_path else _settings_text(run), []).append((path, run))
+    return [one for part in parts.values() for one in (_split(part, False) if by_path else [part])]
 
 
 def settings_of(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Of each in one row; of different algorithms `ppo.gamma` and `sac.gamma` are one setting, `gamma`."""
+    """Return the settings of each run; if algorithms differ, `ppo.gamma` and `sac.gamma` are one setting, `gamma`."""
     sections = [f"{section_of(str(run.config.get('algorithm')))}." for run in runs]
     if len({*sections}) == 1:
         return [run.settings for run in runs]
@@ -125,7 +126,7 @@ def settings_of(runs: Sequence[RunRecord]) -> list[dict[str, Any]]:
 
 
 def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
-    """Settings in which these are not all alike, with the value of each; None where one has no such setting."""
+    """Return the settings in which these runs differ, with the value of each; None where one has no such setting."""
     rows = settings_of(runs)
     names = list(dict.fromkeys(name for row in rows for name in row))
     every = {name: [row.get(name) for row in rows] for name in names if name != "seed"}
@@ -133,28 +134,30 @@ def differing(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 
 
 def band_of(lines: Sequence[Points]) -> Band | None:
+    """Return the band of interpolated lines between the first and the last step that all have; None of one line."""
     if len(lines) < 2:
         return None
     first, last = max(steps[0] for steps, _ in lines), min(steps[-1] for steps, _ in lines)
     if first >= last:
         return None
     grid = np.linspace(first, last, POINTS)
-    rows = np.stack([np.interp(grid, steps, values) for steps, values in lines])
-    return Band(grid, interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
+    return _band(grid, np.stack([np.interp(grid, steps, values) for steps, values in lines]))
 
 
 def shared_band(lines: Sequence[Points]) -> Band | None:
-    """At the steps that all of these have, with nothing in between; None if those are fewer than two."""
+    """Return the band at the steps that all lines have, without interpolation; None if there are fewer than two."""
     each = [dict(zip(*line)) for line in lines if line[0]]
     grid = sorted(set.intersection(*map(set, each))) if len(each) > 1 else []
-    if len(grid) < 2:
-        return None
-    rows = np.array([[known[at] for at in grid] for known in each])
-    return Band(np.array(grid), interquartile_means(rows), *bootstrap_intervals(rows, DRAWS))
+    return _band(np.array(grid), np.array([[known[at] for at in grid] for known in each])) if len(grid) > 1 else None
+
+
+def _band(grid: Array, rows: Array) -> Band:
+    low, high = bootstrap_intervals(rows, DRAWS)
+    return Band(grid, interquartile_means(rows), low, high)
 
 
 def in_figures(values: Sequence[float]) -> str:
-    """'493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is none."""
+    """Return '493.1', or of several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is no value."""
     if len(values) < 2:
         return in_digits(values[0]) if values else "–"
     low, high = bootstrap_interval(values)
@@ -162,7 +165,7 @@ def in_figures(values: Sequence[float]) -> str:
 
 
 def thinned(points: Points) -> Points:
-    """At most so many points as can be told apart, the last one among them."""
+    """Return as many points as can be told apart, with the last one."""
     steps, values = points
     every = -(-len(steps) // (2 * POINTS)) or 1
     kept = sorted({*range(0, len(steps), every), len(steps) - 1}) if steps else []
@@ -170,45 +173,47 @@ def thinned(points: Points) -> Points:
 
 
 def rates(run: RunRecord) -> Points:
-    """Env steps per second of every fortieth of the run, whatever it was spent on."""
+    """Return the env steps per second of every fortieth of the run, with all that it did."""
     steps, seconds = run.points("seconds")
-    found: Points = ([], [])
+    at: list[int] = []
+    values: list[float] = []
     before = 0
     for i in range(1, len(steps)):
         enough = steps[i] - steps[before] >= (steps[-1] - steps[0]) / STRETCHES
-        if enough and seconds[i] > seconds[before]:  # a resumed run may begin with a line it had before
-            found[0].append(steps[i])
-            found[1].append((steps[i] - steps[before]) / (seconds[i] - seconds[before]))
+        if enough and seconds[i] > seconds[before]:  # a resumed run may begin with a line that it had before
+            at.append(steps[i])
+            values.append((steps[i] - steps[before]) / (seconds[i] - seconds[before]))
             before = i
-    return found
+    return at, values
 
 
 def mean_rate(run: RunRecord) -> float | None:
-    """As its summary tells it or, of a run without one or that has gone on since, from its lines."""
+    """Return the speed in the summary or, if there is none or the run has gone on since, in the metrics."""
     steps, seconds = run.points("seconds")
-    told, until = run.summary.get("env_steps_per_s"), run.summary.get("env_steps")
-    if isinstance(told, int | float) and isinstance(until, int | float) and until >= (steps[-1] if steps else 0):
-        return float(told)
+    rate, until = run.summary.get("env_steps_per_s"), run.summary.get("env_steps")
+    if isinstance(rate, int | float) and isinstance(until, int | float) and until >= (steps[-1] if steps else 0):
+        return float(rate)
     return steps[-1] / seconds[-1] if seconds and seconds[-1] > 0 else None
 
 
-def _measured(run: RunRecord, name: str) -> Points:
+def _points(run: RunRecord, name: str) -> Points:
     return rates(run) if name == "env_steps_per_s" else run.points(name)
 
 
 def _seconds_by_part(run: RunRecord) -> dict[str, float]:
-    """From the summary or, of a run without one, its lines: each tells the shares of the time since the one before."""
-    told = {part: run.summary.get(f"{part}_s") for part in PARTS}
-    if all(isinstance(one, int | float) for one in told.values()):
-        return {part: float(one or 0.0) for part, one in told.items()}
+    """Return the seconds in the summary or, without one, in the metrics: each row has shares of the time since the
+    last one."""
+    summed = {part: run.summary.get(f"{part}_s") for part in PARTS}
+    if all(isinstance(one, int | float) for one in summed.values()):
+        return {part: float(one or 0.0) for part, one in summed.items()}
     _, seconds = run.points("seconds")
     took = np.diff([0.0, *seconds])
     shares = {part: run.points(f"{part}_share")[1] for part in PARTS}
     return {part: float(took @ np.array(one)) for part, one in shares.items() if len(one) == len(took)}
 
 
-def _kind(run: RunRecord, without: frozenset[str] = frozenset()) -> str:
-    """All settings but the seed and these; equal ones are equal texts."""
+def _settings_text(run: RunRecord, without: frozenset[str] = frozenset()) -> str:
+    """Return a text that is equal for equal settings, without the seed and these."""
     return repr(sorted((name, repr(value)) for name, value in run.settings.items() if name not in {"seed", *without}))
 
 
@@ -216,41 +221,47 @@ def _begun(run: RunRecord) -> str:
     return str((run.provenance or [{}])[-1].get("started") or "")
 
 
+# -- labels --------------------------------------------------------------------------------------------------------
 def _labels(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
-    """Each by what tells it from the others: env and algorithm where these differ; of those that share them settings
-    and, where these do not tell, the directory. No two are equal."""
+    """Label each curve by what distinguishes it: env and algorithm where these differ, then settings, and then the
+    directory. No two labels are equal."""
     envs, algorithms = (
         [without_folders(str(one[0].config.get(name))) for one in runs] for name in ("env", "algorithm")
     )
     named = [f"{env}, {algorithm}" for env, algorithm in zip(envs, algorithms)]
     labels = [*named] if len({*envs}) > 1 or len({*named}) == 1 else algorithms
-    for name in [name for name in dict.fromkeys(named) if named.count(name) > 1]:
-        alike = [i for i, one in enumerate(named) if one == name]
-        for i, told in zip(alike, _told_apart([runs[i] for i in alike])):
-            labels[i] = told if len({*named}) == 1 else f"{labels[i]}: {told}"
+    for alike in _equal(named):
+        for i, words in zip(alike, _distinctions([runs[i] for i in alike])):
+            labels[i] = words if len({*named}) == 1 else f"{labels[i]}: {words}"
     return labels
 
 
-def _told_apart(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
-    """Runs of one env and algorithm: by as many settings as it takes, at least the first three that differ."""
-    found = differing([one[0] for one in runs])
-    found = {name: found[name] for name in sorted(found, key=lambda name: name in HOW_IT_RUNS)}
+def _equal(labels: Sequence[str]) -> list[list[int]]:
+    """Return the indices of each label that occurs more than once."""
+    indices = [[i for i, one in enumerate(labels) if one == label] for label in dict.fromkeys(labels)]
+    return [group for group in indices if len(group) > 1]
+
+
+def _distinctions(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
+    """Distinguish runs of one env and algorithm by as many settings as necessary, at least the first three."""
+    settings = differing([one[0] for one in runs])
+    settings = {name: settings[name] for name in sorted(settings, key=lambda name: name in HOW_IT_RUNS)}
     chosen, rows = list[str](), [""] * len(runs)
-    for name, values in found.items():
+    for name, values in settings.items():
         more = [f"{row}, {name.rpartition('.')[2]} {_in_short(value)}" for row, value in zip(rows, values)]
         if len({*more}) > len({*rows}) or (len(chosen) < MOST_NAMED and name not in HOW_IT_RUNS):
             chosen, rows = [*chosen, name], more
-    rest = ", …" if {*found} - HOW_IT_RUNS - {*chosen} else ""
-    told = [f"{row}{rest}".removeprefix(", ") for row in rows]
+    rest = ", …" if {*settings} - HOW_IT_RUNS - {*chosen} else ""
+    labels = [f"{row}{rest}".removeprefix(", ") for row in rows]
     places = [(one[0].path if len(one) == 1 else one[0].path.parent).parts for one in runs]
-    for alike in [[i for i, one in enumerate(told) if one == label] for label in dict.fromkeys(told)]:
-        for i, tail in zip(alike, _tails([places[i] for i in alike]) if len(alike) > 1 else []):
-            told[i] = f"{told[i]}, {tail}".removeprefix(", ")
-    return told
+    for alike in _equal(labels):
+        for i, tail in zip(alike, _tails([places[i] for i in alike])):
+            labels[i] = f"{labels[i]}, {tail}".removeprefix(", ")
+    return labels
 
 
 def _tails(places: Sequence[tuple[str, ...]]) -> list[str]:
-    """As much of the end of each path as tells them apart; of equal ones also which it is."""
+    """Return as much of the end of each path as distinguishes it; of equal paths also a number."""
     for length in range(1, max(map(len, places)) + 1):
         tails = [str(Path(*parts[-length:])) for parts in places]
         if len({*tails}) == len(tails):
@@ -264,10 +275,10 @@ def _in_short(value: Any) -> str:
 
 
 def require_metrics(curves: Sequence[Curve], *names: str) -> None:
-    """A name that no run has is a mistake; the nearest ones are told."""
+    """Refuse a metric that no run has, and suggest the nearest ones."""
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
             near = nearest(name, known, most=3, cutoff=0.4)
-            told = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
-            raise InvalidRequest(f"no run here has the metric {name}; {told}")
+            hint = f"nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
+            raise InvalidRequest(f"no run here has the metric {name}; {hint}")

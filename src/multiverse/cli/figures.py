@@ -1,4 +1,4 @@
-"""Pictures of runs, drawn by matplotlib: learning curves with a band over the seeds, speed, and where the time went."""
+"""Figures, drawn by matplotlib: learning curves with a band over the seeds, speed, time split; trials of a search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import io
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,8 +20,12 @@ from multiverse.core.views import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import EVALUATED
 
+if TYPE_CHECKING:
+    from multiverse.cli.search import Space
+    from multiverse.cli.search_study import Trial
+
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
-"""Told apart by those who see fewer colours too; they begin again after the last."""
+"""Distinct for colour-blind readers too; they begin again after the last."""
 PART_COLORS = dict(zip(PARTS, ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#bbbbbb")))
 SIZE = (7.2, 4.2)  # inches
 WIDE = 60  # characters of a line in a picture
@@ -29,26 +34,26 @@ MOST_INSIDE = 8  # curves in a legend inside the axes
 LINE_HEIGHT, BAR_HEIGHT = 0.2, 0.3  # inches: of a legend, and of the time of a run
 MOST_ENVS = 16
 
-Axes = Any  # matplotlib's; it is imported when something is drawn
+Axes = Any  # of matplotlib, which is imported when something is drawn
 Figure = Any
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: what it shows, in a few words, and who draws it."""
+    """One panel of a figure: its title, and the function that draws it."""
 
     title: str
     draw: Callable[[Axes, Sequence[Curve]], None]
 
 
 def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Panel]:
-    """Those that these runs have something for; and one for each metric that is asked for. Returns of one env say
-    nothing of another's: each env has panels of its own."""
+    """Return the panels that these runs have data for, and one for each metric that is asked for. Each env has its own
+    panels, since returns of different envs cannot be compared."""
     by_env: dict[str, list[Curve]] = {}
     for curve in curves:
         by_env.setdefault(_env(curve), []).append(curve)
     if len(by_env) > MOST_ENVS:
-        raise InvalidRequest(f"runs of {len(by_env)} envs, and a picture has {MOST_ENVS} at most: name those of some")
+        raise InvalidRequest(f"the runs are of {len(by_env)} envs, and a picture shows {MOST_ENVS} at most: name fewer")
     if len(by_env) == 1:
         return _panels(curves, metrics)
     return [
@@ -67,9 +72,10 @@ def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:
 
 
 def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
+    evaluations = _metric(EVALUATED, "return", marker="o")
     found = [
         Panel("Return while training, mean of the last 100 episodes", _metric("mean_return", "return")),
-        *([Panel("Return in evaluations, on unseen seeds", _evaluations)] if _have(curves, EVALUATED) else []),
+        *([Panel("Return in evaluations, on unseen seeds", evaluations)] if _have(curves, EVALUATED) else []),
         Panel("Speed", _metric("env_steps_per_s", "env steps per second", from_zero=True)),
         Panel("Where the time went", _time_split),
     ]
@@ -79,27 +85,34 @@ def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
 
 
 def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
-    """All of them, two in a row."""
-    require("plot", "matplotlib", purpose="a picture")
-    from matplotlib.figure import Figure
-
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    whole = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
-    cells = np.asarray(whole.subplots(rows, columns, squeeze=False)).reshape(-1)
+    """Draw all panels, two in a row."""
+    whole, cells = _grid(len(panels))
     for panel, cell in zip(panels, cells):
         prepare(cell, panel.title)
         panel.draw(cell, curves)
-    for cell in cells[len(panels) :]:
-        cell.set_axis_off()
     below = max(map(_lines_below, cells))
     taller = max(LINE_HEIGHT * below, BAR_HEIGHT * (len(curves) - MOST_INSIDE), 0.0)
-    whole.set_size_inches(SIZE[0] * columns, (SIZE[1] + taller) * rows)
+    width, height = whole.get_size_inches()
+    whole.set_size_inches(width, height / SIZE[1] * (SIZE[1] + taller))
     return whole
 
 
+def _grid(count: int) -> tuple[Figure, list[Axes]]:
+    """Return a new figure with so many axes, two in a row."""
+    require("plot", "matplotlib", purpose="a picture")
+    from matplotlib.figure import Figure
+
+    columns = min(2, count)
+    rows = -(-count // columns)
+    whole = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
+    cells = list(whole.subplots(rows, columns, squeeze=False).reshape(-1))
+    for cell in cells[count:]:
+        cell.set_axis_off()
+    return whole, cells[:count]
+
+
 def drawn(whole: Figure, kind: str) -> bytes:
-    """As a file: 'png', 'svg' or 'pdf'. Equal runs give equal files."""
+    """Return the figure as a file of this kind: 'png', 'svg' or 'pdf'. Equal figures give equal files."""
     import matplotlib
 
     file, dates = io.BytesIO(), {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -108,10 +121,13 @@ def drawn(whole: Figure, kind: str) -> bytes:
     return file.getvalue()
 
 
-# -- what there is to draw -----------------------------------------------------------------------------------------
-def _metric(name: str, unit: str, from_zero: bool = False) -> Callable[[Axes, Sequence[Curve]], None]:
+# -- panels ---------------------------------------------------------------------------------------------------------
+def _metric(name: str, unit: str, marker: str = "", from_zero: bool = False) -> Callable[[Axes, Sequence[Curve]], None]:
     def draw(axes: Axes, curves: Sequence[Curve]) -> None:
-        _lines(axes, curves, name, "")
+        for number, curve in enumerate(curves):
+            style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": _dashes(number)}
+            _line(axes, curve, name, _label(curve), style)
+        _over_env_steps(axes, name)
         axes.set_ylabel(unit)
         if from_zero:
             axes.set_ylim(bottom=0)
@@ -119,20 +135,8 @@ def _metric(name: str, unit: str, from_zero: bool = False) -> Callable[[Axes, Se
     return draw
 
 
-def _evaluations(axes: Axes, curves: Sequence[Curve]) -> None:
-    _lines(axes, curves, EVALUATED, "o")
-    axes.set_ylabel("return")
-
-
-def _lines(axes: Axes, curves: Sequence[Curve], name: str, marker: str) -> None:
-    for number, curve in enumerate(curves):
-        style = {"marker": marker, "color": COLORS[number % len(COLORS)], "linestyle": _dashes(number)}
-        _line(axes, curve, name, _label(curve), style)
-    _over_env_steps(axes, name)
-
-
 def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
-    """A line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
+    """Draw a line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
     band, single = curve.band(name), {"marker": style["marker"] or "o", "markersize": 6}
     for steps, values in curve.each(name):
         faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
@@ -157,7 +161,7 @@ def _over_env_steps(axes: Axes, name: str) -> None:
 
 
 def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A bar for each, from left to right."""
+    """Draw a bar for each curve."""
     found = [(curve, split) for curve in curves if (split := curve.time_split())]
     if not found:
         return _nothing(axes, "no run here has a line of metrics yet")
@@ -182,7 +186,7 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A line for each, in evaluations: the first dotted, the last whole, each with dots of its own."""
+    """Draw a line for each episode of a task: the first dotted, the last solid, with markers of their own."""
     for number, curve in enumerate(curves):
         episodes = max(run.inner_episodes for run in curve.runs)
         for k in range(1, episodes + 1):
@@ -194,9 +198,69 @@ def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
     axes.set_ylabel("return")
 
 
-# -- how it looks --------------------------------------------------------------------------------------------------
+# -- trials of a search --------------------------------------------------------------------------------------------
+def search_figure(trials: Sequence[Trial], space: Space) -> Figure:
+    """Draw the return of every trial that has one, and over each setting; pruned trials are crosses."""
+    known = [trial for trial in trials if trial.returned is not None]
+    whole, (first, *others) = _grid(1 + len(space.tried))
+    _course(first, known)
+    for axes, name in zip(others, space.tried):
+        _setting(axes, name, known, space)
+    return whole
+
+
+def _course(axes: Axes, trials: Sequence[Trial]) -> None:
+    prepare(axes, "Return of every trial, and the best so far")
+    _points(axes, trials, [trial.number for trial in trials])
+    complete = [trial for trial in trials if trial.state != "pruned" and trial.returned is not None]
+    best = accumulate((trial.returned for trial in complete if trial.returned is not None), max)
+    axes.step([trial.number for trial in complete], list(best), where="post", color=COLORS[2], label="best so far")
+    axes.set_xlabel("trial")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
+
+
+def _setting(axes: Axes, name: str, trials: Sequence[Trial], space: Space) -> None:
+    from multiverse.cli.search import Range
+
+    prepare(axes, name)
+    dimension = space.tried[name]
+    if isinstance(dimension, Range):
+        _points(axes, trials, [trial.settings[name] for trial in trials])
+        if dimension.log:
+            _logarithmic(axes)
+    else:
+        order = {word: place for place, word in enumerate(dimension.words)}
+        _points(axes, trials, [order[space.word(name, trial.settings[name])] for trial in trials])
+        axes.set_xticks(range(len(order)), [*order])
+    axes.set_xlabel(name)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Put labels at powers of ten; where these are fewer than two, at 2 and 5 as well, or at any round numbers."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    if high >= 100 * low:
+        axes.xaxis.set_major_locator(LogLocator())
+    else:
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high >= 4 * low else MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _points(axes: Axes, trials: Sequence[Trial], places: Sequence[float]) -> None:
+    for state, marker, color in (("complete", "o", COLORS[0]), ("pruned", "x", COLORS[1])):
+        shown = [(place, trial.returned) for place, trial in zip(places, trials) if trial.state == state]
+        if shown:
+            axes.scatter(*zip(*shown), marker=marker, color=color, s=28, label=state, zorder=3)
+    axes.set_ylabel("return")
+
+
+# -- appearance ----------------------------------------------------------------------------------------------------
 def prepare(axes: Axes, title: str) -> None:
-    """With a title, a grid and no frame."""
+    """Set a title and a grid, without a frame."""
     axes.set_title(_plain(textwrap.fill(title, WIDE)), loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -205,7 +269,7 @@ def prepare(axes: Axes, title: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Inside; of many curves below, where it hides none."""
+    """Put the legend inside; of many curves below the axes, where it hides none."""
     _, labels = axes.get_legend_handles_labels()
     if len(labels) <= MOST_INSIDE:
         axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
@@ -214,13 +278,13 @@ def _legend(axes: Axes) -> None:
 
 
 def _lines_below(axes: Axes) -> int:
-    """Of text, in a legend that is not inside."""
+    """Return the number of text lines in a legend below the axes."""
     _, labels = axes.get_legend_handles_labels()
     return sum(label.count("\n") + 1 for label in labels) if len(labels) > MOST_INSIDE else 0
 
 
 def _dashes(number: int) -> str:
-    """Colours begin again after the last: then lines are another kind."""
+    """Return the line style, which changes when the colours begin again."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 
@@ -230,13 +294,13 @@ def _nothing(axes: Axes, why: str) -> None:
 
 
 def _label(curve: Curve) -> str:
-    """In lines that fit; whole, for its end may be what tells it from others."""
+    """Return the label in lines that fit; it is not shortened, since its end may distinguish it."""
     seeds = f" ({len(curve.runs)} seeds)" if len(curve.runs) > 1 else ""
     return _plain(textwrap.fill(f"{curve.label}{seeds}", WIDE))
 
 
 def _plain(text: str) -> str:
-    """A $ would begin a formula."""
+    """Escape $, which would begin a formula."""
     return text.replace("$", r"\$")
 
 
@@ -245,7 +309,7 @@ def _have(curves: Sequence[Curve], name: str) -> bool:
 
 
 def in_short(value: float) -> str:
-    """'950', '20k', '1.5M'."""
+    """Return a number as '950', '20k' or '1.5M'."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"

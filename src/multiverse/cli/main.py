@@ -1,8 +1,8 @@
-"""`multiverse COMMAND …`: finds the command, reads its options (one frozen dataclass per command), and turns what goes
-wrong into one line and an exit code.
+"""`multiverse COMMAND …`: find the command, read its options (one frozen dataclass per command), and turn errors into
+one line and an exit code.
 
-Exit codes: 0 done; 1 the command found something wrong; 2 it could not do what was asked; 130 interrupted;
-138, 143 asked to end (SIGUSR1, SIGTERM); 141 the reader of the output has left.
+Exit codes: 0 success; 1 the command found a problem; 2 the request was refused; 130 interrupted;
+138, 143 ended by a signal (SIGUSR1, SIGTERM); 141 the reader of the output has closed it.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with for_results_alone(arguments):
             code = _dispatch(arguments)
-        sys.stdout.flush()  # here, where a closed pipe can still be met quietly
+        sys.stdout.flush()  # here, where a closed pipe can still be handled quietly
         return code
-    except SystemExit as end:  # the parser's way to say: help was shown (0), or not understood (2)
+    except SystemExit as end:  # of the parser: help was shown (0), or an option was refused (2)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED  # guard: commands-end-with-130
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refused(arguments: Sequence[str], why: str) -> int:
-    """Say it, if standard error can be written to."""
+    """Print the reason, if standard error can be written to."""
     try:
         print(f"{' '.join(['multiverse', *arguments[:1]])}: {why}", file=sys.stderr)
     except OSError:
@@ -106,7 +106,7 @@ def _open_missing_streams() -> None:
     """Standard streams that are closed (`>&-`) read from and write to the null device."""
     if None not in (sys.stdin, sys.stdout, sys.stderr):
         return
-    from multiverse.executors.launch.output import hold_standard_descriptors  # which help does without
+    from multiverse.executors.launch.output import hold_standard_descriptors  # not needed for help
 
     hold_standard_descriptors()
     for standard, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
@@ -115,10 +115,10 @@ def _open_missing_streams() -> None:
 
 
 def _add_working_directory_to_path() -> None:
-    """A console script does not find modules in the current folder; `multiverse bench my_module:make_env` should."""
+    """Let a console script find modules in the current folder, for `multiverse bench my_module:make_env`."""
     try:
         here = os.getcwd()
-    except OSError:  # it has been removed meanwhile
+    except OSError:  # it was removed meanwhile
         return
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -162,7 +162,7 @@ def _unknown(command: str) -> str:
 
 
 def send_nowhere(*streams: TextIO) -> None:
-    """The reader is gone: the interpreter's own flush at exit must not complain about it either."""
+    """Discard further output, so that the flush of the interpreter at exit does not fail."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
     except OSError:  # no /dev
@@ -176,7 +176,7 @@ def send_nowhere(*streams: TextIO) -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What went wrong and, where an env's own code raised, the file and line where."""
+    """Return the error and, if the code of an env raised it, the file and line."""
     text = next(iter(str(error).strip().splitlines()), type(error).__name__)
     if isinstance(error, ReplyTimeout):
         return f"{error.headline}. {error.hint_outside}"
@@ -186,10 +186,10 @@ def one_line(error: Exception) -> str:
     return text
 
 
-# -- what commands ask for -------------------------------------------------------------------------------------
+# -- options of commands ----------------------------------------------------------------------------------------
 def parse(options: type[Options], command: str, description: str, arguments: Sequence[str]) -> Options:
-    """The options given; shows help, or what was not understood, and exits where that is called for."""
-    import tyro  # which takes its time
+    """Return the options; show help, or refuse what is not understood, and exit."""
+    import tyro  # slow to import
 
     return tyro.cli(
         options,
@@ -201,31 +201,31 @@ def parse(options: type[Options], command: str, description: str, arguments: Seq
 
 
 def _indented(description: str) -> str:
-    """Tyro would join lines that begin with a letter; headings ("examples:") stay where they are."""
+    """Indent lines, which tyro would join otherwise; headings ("examples:") stay where they are."""
     return textwrap.indent(description, "  ", lambda line: not line.endswith(":\n"))
 
 
 def parsed_kwargs(text: str, flag: str = "--env-kwargs") -> dict[str, Any]:
-    """Arguments for the env, or for what else `flag` says, as a JSON object."""
+    """Return the arguments that a flag gives as a JSON object."""
     example = "'{\"g\": 9.8}'"
     try:
         kwargs = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{flag} {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}") from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"{flag} {in_words(text)}: a JSON object is wanted; example: {example}")
+        raise InvalidRequest(f"{flag} {in_words(text)}: expected a JSON object; example: {example}")
     return kwargs
 
 
 def require_positive(**amounts: float | None) -> None:
-    """Every amount given must be more than nothing; None leaves it open."""
+    """Refuse amounts that are not positive; None is not given."""
     for name, amount in amounts.items():
         if amount is not None and not amount > 0:
             raise InvalidRequest(f"--{name.replace('_', '-')} {amount:g}: must be more than 0")
 
 
 def require(extra: str, *modules: str, purpose: str) -> None:
-    """Refuse, in one sentence, what cannot be done without these."""
+    """Refuse what needs modules that are not installed, or do not load."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise PreflightError(
@@ -234,5 +234,5 @@ def require(extra: str, *modules: str, purpose: str) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # torch, say, where there is no /dev
+        except Exception as error:  # such as torch without /dev
             raise PreflightError(f"{purpose} needs {module}, which does not load here: {in_a_line(error)}") from error

@@ -1,4 +1,4 @@
-"""How commands print: results on standard output, progress on standard error, JSON where a program reads."""
+"""Output of commands: results on standard output, progress on standard error, JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rich.text import Text
 from multiverse.cli.results import results
 
 PIPED_WIDTH = 120
-"""Columns where the output is no terminal and nobody says how wide it is."""
+"""Number of columns where the output is not a terminal and has no known width."""
 
 STYLES = {"ok": "green", "warning": "yellow", "blocking": "bold red", "failed": "bold red", "error": "bold red"}
 STATUS_WIDTH = max(map(len, STYLES))
 
 
 class ResultConsole(Console):
-    """Standard output. A reader that has gone is `main`'s business, not rich's."""
+    """Standard output. `main`, not rich, handles a reader that has closed it."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
     def print_status(self, status: str, name: str, name_width: int, text: str) -> None:
-        """One line of a list of checks; a text too long for it goes on below itself."""
+        """Print one line of a list of checks; a long text is wrapped in its column."""
         line = Table.grid(Column(width=STATUS_WIDTH), Column(width=name_width), Column(), padding=(0, 2, 0, 0))
         line.add_row(Text(status, STYLES.get(status, "")), Text(name), Text(text))
         self.print(line)
@@ -44,12 +44,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 class Progress:
-    """What is being done now, on standard error: a bar in a terminal, lines elsewhere.
+    """Progress on standard error: a bar in a terminal, else a line for each step, or for all that `begin` announces.
 
-    A line for each thing, or, where `begin` announces many things at once, for those together.
-
-    Drawn only when something new begins: a thread that redraws would take its time from what is being measured,
-    and would not survive a fork.
+    It is drawn only when a step begins: a thread that redraws would slow down what is being measured, and would not
+    survive a fork.
     """
 
     def __init__(self, total: int) -> None:
@@ -62,13 +60,13 @@ class Progress:
             self._task = self._bar.add_task("", total=total)
 
     def begin(self, what: str) -> None:
-        """Many things begin: a reader of lines is told once, not of each."""
+        """Announce several steps, which then have no lines of their own."""
         self._announced = True
         if self._bar is None:
             print(what, file=sys.stderr, flush=True)
 
     def next(self, what: str, during: str = "") -> None:
-        """The next thing begins (and the one before is done)."""
+        """Begin the next step; the one before is done."""
         what = during + what
         self._done += 1
         if self._bar is None:
@@ -88,7 +86,7 @@ class Progress:
 
 
 def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """An empty table with columns of words (left) and of numbers (right), for terminals from 80 columns on."""
+    """Return an empty table with columns of words (left) and of numbers (right), for at least 80 columns."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, header_style="")
     for heading in left:
         table.add_column(heading, no_wrap=True, vertical="bottom")
@@ -97,7 +95,7 @@ def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
-BUSY_MACHINE = "Other programs are using this machine: take these figures with care, or measure again when it is idle."
+BUSY_MACHINE = "Other programs are using this machine: these figures are unreliable; measure again when it is idle."
 
 
 def percent(share: float) -> str:

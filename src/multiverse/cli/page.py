@@ -1,5 +1,5 @@
-"""Pages about runs: one HTML file each, with everything in it. Nothing is fetched, and no script runs in it: whatever a
-run's files say is shown as text."""
+"""Pages about runs: self-contained HTML files, which load nothing and run no script. The content of a run's files is
+shown as text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multiverse.core.plain_files import read_plain
 from multiverse.training.run_text import failure_counts, in_time
 from multiverse.training.runs.records import EVALUATED, RunRecord
 
-LARGEST_VIDEO = 2**25  # bytes: a page that a browser opens at once
+LARGEST_VIDEO = 2**25  # bytes; a browser opens such a page quickly
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
@@ -35,25 +35,25 @@ _POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe
 
 
 def plot_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
-    """The pictures, and what they are of."""
+    """Return a page with the figures and a table of the runs."""
     return _page(_title(curves), [_runs(curves), _pictures(curves, panels)])
 
 
 def report_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
-    """Everything that runs tell: how they went, pictures, a video, what failed, settings, and where they ran."""
+    """Return a page with results, figures, a video, failures, settings and environment."""
     runs = [run for curve in curves for run in curve.runs]
     parts = [_runs(curves), _pictures(curves, panels), _video(runs), _failures(runs), _config(curves)]
     return _page(_title(curves), [*parts, _environment(runs)])
 
 
-# -- its parts -----------------------------------------------------------------------------------------------------
+# -- sections -----------------------------------------------------------------------------------------------------
 def _runs(curves: Sequence[Curve]) -> str:
-    """A row for each run and, of several seeds, one for all of them."""
+    """Return a table with a row for each run and, for several seeds, one for all of them."""
     rows = []
     for curve in curves:
         if len(curve.runs) > 1:
-            told = in_figures(curve.final()), in_figures(curve.best())
-            rows.append([f"{curve.label}: {len(curve.runs)} seeds together", "", "", "", *told, ""])
+            last, best = in_figures(curve.final()), in_figures(curve.best())
+            rows.append([f"{curve.label}: {len(curve.runs)} seeds together", "", "", "", last, best, ""])
         rows += [_row(curve, run) for run in curve.runs]
     names = ("run", "seed", "state", "env steps", "last evaluation", "best", "steps/s")
     return _section("Runs", _table(names, rows))
@@ -75,9 +75,9 @@ def _row(curve: Curve, run: RunRecord) -> list[str]:
 
 
 def state_of(run: RunRecord) -> str:
-    """'finished in 3:07 min', or how else it stands."""
+    """Return the state of a run, such as 'finished in 3:07 min'."""
     if not run.summary:
-        return "under way, or ended without a summary"
+        return "running, or ended without a summary"
     took = run.summary.get("seconds")
     how = "finished" if run.summary.get("finished") else "interrupted"
     how = f"stopped ({run.summary['stopped']})" if run.summary.get("stopped") else how
@@ -94,11 +94,11 @@ def _pictures(curves: Sequence[Curve], panels: Sequence[Panel]) -> str:
 
 
 def _video(runs: Sequence[RunRecord]) -> str:
-    """The newest of all; one that is too large is named."""
+    """Show the newest video; one that is too large is only named."""
     found = max((run.videos[0] for run in runs if run.videos), key=lambda path: path.stat().st_mtime_ns, default=None)
     if found is None:
         command = f"multiverse record {shlex.quote(str(runs[0].path))}"
-        return _section("Video", f"<p>None has been recorded: <code>{_text(command)}</code> makes one.</p>")
+        return _section("Video", f"<p>No video has been recorded: <code>{_text(command)}</code> makes one.</p>")
     try:
         source = _data(read_plain(found, LARGEST_VIDEO)[0], "video/mp4")
     except (OSError, ValueError):
@@ -108,20 +108,20 @@ def _video(runs: Sequence[RunRecord]) -> str:
 
 
 def _failures(runs: Sequence[RunRecord]) -> str:
-    rows, untold = list[list[str]](), 0
+    rows, unknown = list[list[str]](), 0
     for run in runs:
         try:
             rows += [[str(run.path), name, f"{count:,}"] for name, count in failure_counts(run.summary).items()]
-        except (LookupError, TypeError, ValueError):  # it has not ended, or its summary makes no sense
-            untold += 1
+        except (LookupError, TypeError, ValueError):  # it has not ended, or its summary is malformed
+            unknown += 1
         if run.summary.get("error"):
             rows.append([str(run.path), "ended by", str(run.summary["error"])])
-    none = "None is told: not every run has ended." if untold else "None."
+    none = "None is known: not every run has ended." if unknown else "None."
     return _section("Failures", _table(("run", "what", "how often"), rows) if rows else f"<p>{none}</p>")
 
 
 def _config(curves: Sequence[Curve]) -> str:
-    """A column for each kind of run; bold where they differ."""
+    """Return a table with a column for each curve; settings that differ are bold."""
     first = [curve.runs[0] for curve in curves]
     rows = settings_of(first)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -142,21 +142,21 @@ def _cell(value: str, differs: bool) -> str:
 
 
 def _environment(runs: Sequence[RunRecord]) -> str:
-    """Versions, machine, commit and command line of each part of each run; once where they are equal."""
-    told: dict[str, list[str]] = {}
+    """Return versions, machine, commit and command line of each part of each run, equal ones only once."""
+    names_of: dict[str, list[str]] = {}
     for run in runs:
         for number, part in enumerate(run.provenance):
             rest = {name: part[name] for name in ("command", "plan", "versions", "machine", "git") if name in part}
             key = json.dumps(rest, sort_keys=True, default=str)
-            told.setdefault(key, []).append(f"{run.path}{f', part {number + 1}' if number else ''}")
+            names_of.setdefault(key, []).append(f"{run.path}{f', part {number + 1}' if number else ''}")
     parts = []
-    for key, names in told.items():
+    for key, names in names_of.items():
         rest = json.loads(key)
         if isinstance(rest.get("command"), list):
             rest["command"] = shlex.join(map(str, rest["command"]))
         rows = [[name, _short(value)] for name, value in rest.items()]
         parts.append(f"<p>{_text(', '.join(names))}</p>{_table(('', ''), rows)}")
-    return _section("Environment", "".join(parts) or "<p>Not told.</p>")
+    return _section("Environment", "".join(parts) or "<p>Not known.</p>")
 
 
 # -- HTML ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Standard output for results alone: where a program reads it, what envs print goes to standard error."""
+"""Standard output for results only: if a program reads it, what envs print goes to standard error."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import TextIO
 
 READ_BY_PROGRAMS = {"--json", "--quiet"}
 HELP = {"-h", "--help"}
-_kept: list[TextIO] = []  # standard output, while `sys.stdout` is another
+_kept: list[TextIO] = []  # standard output, while `sys.stdout` is another stream
 
 
 def results() -> TextIO | None:
-    """Where results go: standard output, where `sys.stdout` is another stream for a while; None: `sys.stdout`."""
+    """Return standard output while `sys.stdout` is another stream; None: results go to `sys.stdout`."""
     return _kept[-1] if _kept else None
 
 
 @contextlib.contextmanager
 def for_results_alone(arguments: Sequence[str]) -> Iterator[None]:
-    """With --json or --quiet: what is printed here, and by programs that are begun meanwhile (workers), goes to
-    standard error; only `results()` is what standard output was."""
+    """With --json or --quiet, send all output of this process and of those that it starts (workers) to standard error,
+    except for `results()`, which is the original standard output."""
     if not READ_BY_PROGRAMS.intersection(arguments) or HELP.intersection(arguments) or sys.stderr is None:
         yield
         return
@@ -36,10 +36,10 @@ def for_results_alone(arguments: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _descriptor_kept() -> Iterator[TextIO]:
-    """A stream to standard output, whose descriptor is standard error's meanwhile; if it has none, the stream alone."""
+    """Yield a stream to standard output, whose descriptor is redirected to standard error, if it has one."""
     out, kept = sys.stdout, -1
     out.flush()
-    with contextlib.suppress(OSError, ValueError):  # a stream of somebody's own; or there is no standard error
+    with contextlib.suppress(OSError, ValueError):  # a custom stream, or no standard error
         if out.fileno() == 1 and os.fstat(2):
             kept = os.dup(1)
             os.dup2(2, 1)
@@ -49,7 +49,7 @@ def _descriptor_kept() -> Iterator[TextIO]:
     finally:
         if kept >= 0:
             with contextlib.suppress(OSError, TypeError):  # Windows has no such library
-                ctypes.CDLL(None).fflush(None)  # what native code has printed and not written yet
+                ctypes.CDLL(None).fflush(None)  # what native code has buffered
             os.dup2(kept, 1)
-            with contextlib.suppress(OSError):  # nobody reads it any more
+            with contextlib.suppress(OSError):  # the reader has closed it
                 stream.close()

@@ -1,29 +1,237 @@
-"""`multiverse tune ENV --search …`: hyper-parameters, searched by trials that are ordinary runs."""
+"""`multiverse tune ENV --search …`: hyper-parameters, searched by trials that are ordinary runs.
+
+What is searched is written as `learning_rate=1e-5..1e-2,batch_size=32|64|128,gamma`."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
+from multiverse.algorithms import algorithm_class
 from multiverse.cli.commands import train
 from multiverse.cli.commands.plot import write
-from multiverse.cli.flags import Setting, flag_words, spelled, value_words
+from multiverse.cli.flags import Setting, all_settings, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
+from multiverse.core.names import did_you_mean
 from multiverse.training.config.build import Located
+from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 from multiverse.training.runs.run_directory import safe_name
 
+TRIED = {
+    "learning_rate": "1e-5..1e-2",
+    "batch_size": "32|64|128|256|512",
+    "gamma": "0.9|0.95|0.98|0.99|0.995|0.999",
+    "gae_lambda": "0.8|0.9|0.95|0.98|1.0",
+    "epochs": "1..20",
+    "clip_range": "0.1|0.2|0.3|0.4",
+    "entropy_coef": "1e-8..0.1",
+    "value_coef": "0.2..1.0",
+    "max_grad_norm": "0.3|0.5|0.7|1.0|2.0|5.0|10.0",
+    "target_kl": "none|0.01|0.03|0.1",
+    "log_std_init": "-3.0..0.5",
+    "hidden_sizes": "64 64|128 128|256 256|400 300",
+    "num_envs": "1|2|4|8|16|32",
+    "memory_size": "32|64|128|256",
+    "chunk_length": "8|16|32|64",
+    "tau": "0.001..0.1",
+    "updates_per_step": "0.125|0.25|0.5|1.0|2.0",
+    "learning_starts": "100|1000|5000|10000",
+    "buffer_size": "10000|100000|1000000",
+    "action_noise": "0.05..0.5",
+    "target_update_interval": "1|10|100|1000|10000",
+    "exploration_fraction": "0.05..0.5",
+    "exploration_final_eps": "0.01..0.2",
+}
+"""Range of a setting that is named without one; true or false, and words of a list, need none."""
+STEPS_PER_ENV = {True: "32|64|128|256|512|1024|2048", False: "1|2|4|8|16"}
+"""Range of the rollout length, by whether the algorithm learns from rollouts of its own policy or from replay."""
+WIDE = 10
+"""Ratio of the ends of a range, from which on it is searched by the logarithm."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Range of numbers, both ends included."""
+
+    low: float
+    high: float
+    whole: bool
+
+    @property
+    def log(self) -> bool:
+        return self.low > 0 and self.high >= WIDE * self.low
+
+    def rounded(self, value: float) -> float:
+        """Round to three digits, as values are tried and shown."""
+        return int(value) if self.whole else min(max(float(f"{value:.3g}"), self.low), self.high)
+
+    def holds(self, value: Any) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+    def distribution(self) -> Any:
+        """Return the same range as optuna has it."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
+        if self.whole:
+            return IntDistribution(int(self.low), int(self.high), log=self.log)
+        return FloatDistribution(self.low, self.high, log=self.log)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}{', by the logarithm' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Several values, each as it is typed."""
+
+    words: tuple[str, ...]
+
+    def distribution(self) -> Any:
+        """Return the same choice as optuna has it."""
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.words)
+
+    def __str__(self) -> str:
+        return ", ".join(self.words)
+
+
+Dimension = Range | Choice
+
+
+@dataclass(frozen=True)
+class Space:
+    """Dimensions of a search, by setting."""
+
+    settings: Mapping[str, Setting]
+    tried: Mapping[str, Dimension]
+
+    def values(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a study has drawn, as a config has it: not all of it, if the search was killed meanwhile."""
+        return {name: self._value(name, drawn[name]) for name in self.tried if name in drawn}
+
+    def _value(self, name: str, drawn: Any) -> Any:
+        match self.tried[name]:
+            case Range() as numbers:
+                return numbers.rounded(drawn)
+            case Choice():
+                setting = self.settings[name]
+                if setting.kind is bool:
+                    return drawn == "true"
+                return setting.read(drawn.split() if get_origin(setting.kind) is tuple else drawn)
+
+    def word(self, name: str, value: Any) -> str:
+        """Return the word of a choice that stands for this value; '' if none does."""
+        words = getattr(self.tried[name], "words", ())
+        return next((word for word in words if self._value(name, word) == value), "")
+
+    def drawn_for(self, config: TrainConfig) -> dict[str, Any]:
+        """Return the config's own values as a study would have drawn them, without those that are not tried."""
+        plain = plain_config(config)
+        own = {**plain, **{key: one for part in plain.values() if isinstance(part, dict) for key, one in part.items()}}
+        found: dict[str, Any] = {}
+        for name, dimension in self.tried.items():
+            if isinstance(dimension, Range):
+                found |= {name: own[name]} if dimension.holds(own[name]) else {}
+            elif word := self.word(name, own[name]):
+                found[name] = word
+        return found
+
+    def drawn_for_all(self, config: TrainConfig) -> bool:
+        """Return whether all of the config's own values are tried."""
+        return self.drawn_for(config).keys() == self.tried.keys()
+
+    def config(self, config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
+        """Return the config with these values."""
+        kind = algorithm_class(config.algorithm)
+        given = Located(values, {name: f"--search {name}" for name in values})
+        return train_config(merged(plain_config(config), given, config.algorithm, own_settings(kind)), kind)
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {name}: {dimension}" for name, dimension in self.tried.items())
+
+
+def space_of(text: str, config: TrainConfig) -> Space:
+    """Return the dimensions that `--search` asks for, with every value checked."""
+    run, own = ({one.name: one for one in group} for group in all_settings(config.algorithm).values())
+    known = {**own, "num_envs": run["num_envs"]}
+    by_form = {flag[2:].replace("-", "_"): one for one in known.values() for flag in one.flags}
+    tried: dict[str, Dimension] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        named, equals, values = (one.strip() for one in part.partition("="))
+        setting = by_form.get(named.lower().replace("-", "_"))
+        if setting is None:
+            if named in run:
+                raise InvalidRequest(f"--search {named}: it does not change what an algorithm learns from, or how")
+            hint = did_you_mean(named, [*known], by_form)
+            raise InvalidRequest(f"--search {named}: {config.algorithm} has no such setting. {hint}")
+        if setting.name in tried:
+            raise InvalidRequest(f"--search {setting.name}: the setting is named twice")
+        tried[setting.name] = _dimension(setting, values if equals else _usual(setting, config), part)
+    if not tried:
+        raise InvalidRequest("--search needs settings, such as learning_rate,batch_size or learning_rate=1e-5..1e-2")
+    space = Space(known, tried)
+    for name, dimension in tried.items():  # refuse invalid values here, not in the trial that draws them
+        for drawn in dimension.words if isinstance(dimension, Choice) else (dimension.low, dimension.high):
+            space.config(config, {name: space._value(name, drawn)})
+    return space
+
+
+def _usual(setting: Setting, config: TrainConfig) -> str:
+    """Return the usual range of a setting."""
+    if setting.name == "steps_per_env":
+        return STEPS_PER_ENV["gae_lambda" in own_settings(algorithm_class(config.algorithm))]
+    if setting.name in TRIED:
+        return TRIED[setting.name]
+    if setting.kind is bool:
+        return "true|false"
+    kinds = (setting.kind, *get_args(setting.kind))
+    words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    if not words:
+        raise InvalidRequest(f"--search {setting.name} has no usual range: {setting.name}=LOW..HIGH, or A|B|C")
+    return "|".join([*words, *(["none"] if type(None) in kinds else [])])
+
+
+def _dimension(setting: Setting, text: str, part: str) -> Dimension:
+    if ".." in text:
+        low, high = (_number(word, part) for word in text.split("..", 1))
+        if not low < high:
+            raise InvalidRequest(f"--search {part}: the first must be below the second")
+        kinds = (setting.kind, *get_args(setting.kind))
+        if not {int, float} & {*kinds}:
+            raise InvalidRequest(f"--search {part}: {setting.name} is not a number; A|B|C names the values to try")
+        return Range(low, high, whole=float not in kinds)
+    words = tuple(word.strip() for word in text.split("|"))
+    if len({*words}) < 2 or "" in words:
+        raise InvalidRequest(f"--search {part}: at least two values, {setting.name}=A|B, or a range, LOW..HIGH")
+    if setting.kind is bool and {*words} != {"true", "false"}:
+        raise InvalidRequest(f"--search {part}: it is true or false: write true|false")
+    return Choice(words)
+
+
+def _number(word: str, part: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        raise InvalidRequest(
+            f"--search {part}: {word!r} is not a number; a range is LOW..HIGH, such as 1e-5..1e-2"
+        ) from None
+
+
+# -- the command ----------------------------------------------------------------------------------------------
 DESCRIPTION = """\
-  Searches hyper-parameters (extra `search`: optuna). Every trial is an
-  ordinary run of its own; one that others have left behind is pruned on its
-  way. The same command goes on with a search that was interrupted, or with
-  more --trials. All flags of `multiverse train` are there too: a budget for
-  each trial, say. At the end: the best settings as a command to type, every
-  trial in search.json, and a picture (extra `plot`).
+  Searches hyper-parameters with optuna (extra `search`). Every trial is an
+  ordinary run of its own; one that falls behind the others is pruned. The
+  same command resumes a search that was interrupted, or adds trials with a
+  larger --trials. All flags of `multiverse train` apply, such as the budget
+  of each trial. The result is a command with the best settings, every trial
+  in search.json, and a picture (extra `plot`).
 
 examples:
     multiverse tune CartPole-v1 --search learning_rate,batch_size
@@ -39,15 +247,15 @@ OWN = (
         "Settings, divided by commas: NAME for the usual range, NAME=LOW..HIGH (by the logarithm, where the end is at "
         "least 10 times the beginning), or NAME=A|B|C.",
     ),
-    Setting("trials", int, 20, "How many, those of earlier commands included."),
+    Setting("trials", int, 20, "Number of trials, with those of earlier commands."),
     Setting(
         "pruner",
         str,
         "median",
-        "Which trials are ended early, by evaluations after every fifth of the budget: `median`, those below the "
-        "median of the others, from two fifths on; `halving`, all but a third, again and again; `none`.",
+        "Trials that end early, by evaluations after every fifth of the budget: `median`, those below the median of "
+        "the others, from two fifths on; `halving`, all but a third, repeatedly; `none`.",
     ),
-    Setting("run_dir", str, "", "Where the search lies. Default: searches/<env>-<algorithm>."),
+    Setting("run_dir", str, "", "Directory of the search. Default: searches/<env>-<algorithm>."),
     Setting("json", bool, None, "Print search.json as well."),
 )
 COMMAND = (*OWN, *(one for one in train.COMMAND if one.name in ("config", "trust", "preset", "no_preset", "plan")))
@@ -60,15 +268,14 @@ def asked_for(arguments: Sequence[str]) -> bool:
 def run(arguments: Sequence[str]) -> int:
     options = train.train_options(arguments, COMMAND, "tune", DESCRIPTION)
     require("search", "optuna", purpose="--search")
-    from multiverse.cli.search_space import space_of
     from multiverse.cli.search_study import PRUNERS, Search
 
     command = options.command
     require_positive(trials=command["trials"])
     if command["pruner"] not in PRUNERS:
-        raise InvalidRequest(f"--pruner {command['pruner']}: one of {', '.join(PRUNERS)}")
+        raise InvalidRequest(f"--pruner {command['pruner']}: expected one of {', '.join(PRUNERS)}")
     if sys.platform == "win32":
-        raise PreflightError("--search runs every trial in a process of its own, as is not done on Windows yet")
+        raise PreflightError("--search runs every trial in a process of its own, which is not supported on Windows yet")
     config = train.config_from(options)
     train.refuse_unknown(config)
     space = space_of(command["search"], config)
@@ -76,7 +283,7 @@ def run(arguments: Sequence[str]) -> int:
     path = Path(command["run_dir"] or Path("searches") / safe_name(f"{config.env}-{config.algorithm}"))
     search = Search(path, config, space, command["search"], command["pruner"])
     if done := [trial for trial in search.trials if trial.state != "running"]:
-        _say(f"Going on with {path}: {len(done)} of {counted(command['trials'], 'trial')} done.")
+        _say(f"Resuming {path}: {len(done)} of {counted(command['trials'], 'trial')} done.")
     else:
         _say(f"Searching in {path}, {counted(command['trials'], 'trial')}:\n{space}")
     best = None if search.best is None else search.best.returned
@@ -90,7 +297,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         search.run(command["trials"], tell)
     except (KeyboardInterrupt, SystemExit):
-        _say(f"Interrupted. The same command goes on with it; so far: {path}")
+        _say(f"Interrupted. The same command resumes the search; results so far: {path}")
         raise
     search.write()
     _tell_result(search, space, options)
@@ -119,18 +326,16 @@ def _outcome(trial: Any, best: float | None) -> str:
 
 
 def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
-    from multiverse.cli.search_picture import search_figure
-
     trials, best = search.trials, search.best
     if best is None:
         why = next((trial.why for trial in trials if trial.why), "all were pruned")
-        raise MultiverseError(f"no trial came to its end: {why}. The search is in {search.path}")
+        raise MultiverseError(f"no trial finished: {why}. The search is in {search.path}")
     try:
         require("plot", "matplotlib", purpose="the picture of a search")
     except PreflightError as error:
         _say(str(error))
     else:
-        from multiverse.cli.figures import drawn
+        from multiverse.cli.figures import drawn, search_figure
 
         write(search.path / "search.png", drawn(search_figure(trials, space), "png"), sys.stderr)
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}
@@ -140,12 +345,12 @@ def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
     own = trials[0]
     if own.number != best.number and own.returned is not None and space.drawn_for_all(search.config):
         print(f"Without a search: return {in_digits(own.returned)} with {_in_words(own.settings)}.")
-    print("The best of many was lucky too; what it is worth, on seeds of its own:")
+    print("The best of many trials was also lucky. To measure its settings on new seeds:")
     print(f"  {command_of(options, best.settings)}")
 
 
 def command_of(options: train.TrainOptions, settings: Mapping[str, Any]) -> str:
-    """What trains with these settings, and with all that was typed beside them, for five seeds."""
+    """Return the command that trains with these settings, and with the other flags, for five seeds."""
     words = ["multiverse", "train", *([options.env] if options.env else [])]
     kept = {name: value for name, value in options.command.items() if value and not _is_own(name)}
     for name, value in {**kept, **options.settings, **settings}.items():

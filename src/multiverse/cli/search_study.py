@@ -1,9 +1,8 @@
-"""Trials of a search: each an ordinary run, in a process of its own; optuna draws their settings and says which are not
-worth going on with.
+"""Trials of a search: ordinary runs in processes of their own. optuna draws their settings, and says which to prune.
 
 searches/CartPole-v1-ppo/
-  config.yaml  search.json       what the trials have in common; what is searched, and what was found so far
-  study.journal                  optuna's
+  config.yaml  search.json       common settings; what is searched, and the results so far
+  study.journal                  optuna's study
   trial-0/  trial-1/ …           the runs
 """
 
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from multiverse.cli.search import Space
 from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, repair
-from multiverse.cli.search_space import Range, Space
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.imports import with_folders, without_folders
 from multiverse.training.config.build import in_todays_names
@@ -42,26 +41,26 @@ if TYPE_CHECKING:
 RESULTS = "search.json"
 PRUNERS = ("median", "halving", "none")
 STAGES = 5
-"""A trial is evaluated whenever another such part of its budget is spent."""
+"""Number of equal parts of the budget, after each of which a trial is evaluated."""
 HOPELESS = 3
-"""So many failures, and nothing else, end a search."""
+"""Number of failed trials, without any other, that end a search."""
 PRUNED = "pruned"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One of them, as far as it is; `returned` is the mean return of its last evaluation."""
+    """State of one trial; `returned` is the mean return of its last evaluation."""
 
     number: int
     settings: dict[str, Any]
     state: str  # running, complete, pruned or failed
     returned: float | None = None
-    stage: int = STAGES  # at which it ended, of so many
-    why: str = ""  # it failed
+    stage: int = STAGES  # at which it ended
+    why: str = ""  # reason of a failure
 
 
 class Search:
-    """A study and its runs in a directory. `trials` is what became of them so far."""
+    """A study and its runs in a directory. `trials` is their state so far."""
 
     def __init__(self, path: Path, config: TrainConfig, space: Space, asked: str, pruner: str) -> None:
         config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
@@ -83,7 +82,7 @@ class Search:
             raise InvalidRequest(f"{path} cannot be the directory of a search: {error.strerror or error}") from error
 
     def _refuse_another(self) -> None:
-        """A study is of one kind of runs."""
+        """Refuse a directory with another search, or with other files."""
         for name in (CONFIG, ORIGIN, RESULTS):
             refuse_link(self.path / name)  # guard: no-file-of-a-search-is-a-link
         if not (self.path / CONFIG).exists():
@@ -94,7 +93,7 @@ class Search:
         named = [name for name in ("env", "algorithm", "network") if wanted.get(name)]
         there |= {name: wanted[name] for name in named if _is_that(str(there.get(name)), wanted[name])}
         same = there == json.loads(json.dumps(wanted))
-        before = self._said().get("search", self._asked)
+        before = self._saved().get("search", self._asked)
         if not same or before != self._asked:
             differs = f"--search {before}" if before != self._asked else ", ".join(_differing(there, wanted))
             raise InvalidRequest(
@@ -102,8 +101,8 @@ class Search:
             )
 
     def _known_trials(self) -> dict[int, Any]:
-        """Number → settings of every trial that `search.json` has; None of one that has only its run."""
-        rows = self._said().get("trials")
+        """Return number → settings of every trial in `search.json`; None for a trial that has only its run."""
+        rows = self._saved().get("trials")
         found: dict[int, Any] = {}
         for path in self.path.glob("trial-*"):
             refuse_link(path)  # guard: no-trial-is-a-link
@@ -128,19 +127,19 @@ class Search:
                     "--run-dir"
                 )
 
-    def _said(self) -> dict[str, Any]:
+    def _saved(self) -> dict[str, Any]:
         return read_object(self.path / RESULTS)
 
     # -- running -------------------------------------------------------------------------------------------------
     def run(self, trials: int, tell: Callable[[Trial], None]) -> None:
-        """All that is left of so many trials, also of those that an interrupt has cut off: these go on."""
+        """Run the remaining trials up to this number, and resume those that were interrupted."""
         at_once, shared = share_of_cores(self.config, trials)
         if shared.evaluate_every is None:
             shared = dataclasses.replace(shared, evaluate_every=0)  # `Pruning` does
         lock = RunLock(self.path)  # one search at a time
         try:
             if not self._study.trials and (own := self._space.drawn_for(self.config)):
-                self._study.enqueue_trial(own)  # what there is without a search
+                self._study.enqueue_trial(own)  # the settings without a search
 
             def ended(number: int, why: str | None) -> None:
                 self._judge(number, why)
@@ -160,11 +159,11 @@ class Search:
         while left or len(self.trials) < trials:
             number = left.pop(0) if left else self._drawn()
             run = self.path / f"trial-{number}"
-            if finished(run) is not None:  # it was only not told any more
+            if finished(run) is not None:  # only its result was not recorded
                 ended(number, None)
                 continue
             order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
-            order["names"] = {"algorithm": self.config.algorithm, "network": self.config.network}  # where they are now
+            order["names"] = {"algorithm": self.config.algorithm, "network": self.config.network}  # current places
             order |= {"study": str(self.path), "trial": number, "pruner": self._pruner}
             if is_run(run):
                 yield number, {**order, "settings": {}}
@@ -175,7 +174,7 @@ class Search:
                     ended(number, "the search was ended while the settings of this trial were drawn")
                     continue
                 again = sum(one.settings == settings for one in before)
-                seeded = dataclasses.replace(config, seed=config.seed + again)  # the same once more would tell nothing
+                seeded = dataclasses.replace(config, seed=config.seed + again)  # an equal run would add no information
                 mine = plain_config(self._space.config(seeded, settings))
             except MultiverseError as error:  # no such combination
                 ended(number, in_a_line(error))
@@ -183,16 +182,16 @@ class Search:
             yield number, {**order, "config": mine, "init_from": None}
 
     def _drawn(self) -> int:
-        """The next trial. Its number decides what is random about it: a search that was interrupted draws what it would
-        have drawn."""
+        """Draw the settings of the next trial. Its number is the seed, so that an interrupted search draws the same."""
         from optuna.samplers import TPESampler
 
         seeds = np.random.SeedSequence((self.config.seed, len(self.trials)))
         self._study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]), n_startup_trials=FIRST_ONES)
-        return int(self._study.ask(distributions(self._space)).number)
+        dimensions = {name: dimension.distribution() for name, dimension in self._space.tried.items()}
+        return int(self._study.ask(dimensions).number)
 
     def _judge(self, number: int, why: str | None) -> None:
-        """A trial is over: the study is told how it was."""
+        """Record the result of a trial that has ended."""
         from optuna.trial import TrialState
 
         run = finished(self.path / f"trial-{number}")
@@ -210,18 +209,18 @@ class Search:
         if len(states) >= HOPELESS and {*states} == {"failed"}:
             raise MultiverseError(f"no trial can be run: {self.trials[0].why}. The search is in {self.path}")
 
-    # -- what was found ------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------
     @property
     def trials(self) -> list[Trial]:
-        """By their numbers."""
+        """All trials, by their numbers."""
         return [self._trial(one) for one in self._study.trials if one.state.name != "WAITING"]
 
     def _trial(self, one: Any) -> Trial:
         state = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": PRUNED}.get(one.state.name, "failed")
         run = finished(self.path / f"trial-{one.number}")
         evaluated = None if run is None or state == "failed" else run.summary["evaluation"]
-        told = list(one.intermediate_values.values())  # the study has them too, should the run have been deleted
-        known = one.value if state == "complete" else told[-1] if told and state == PRUNED else None
+        reported = list(one.intermediate_values.values())  # the study has them even if the run was deleted
+        known = one.value if state == "complete" else reported[-1] if reported and state == PRUNED else None
         return Trial(
             one.number,
             self._space.values(one.params),
@@ -233,12 +232,12 @@ class Search:
 
     @property
     def best(self) -> Trial | None:
-        """Of those that came to their end the first with the largest return; None if none did."""
+        """The first complete trial with the largest return; None if there is none."""
         complete = [trial for trial in self.trials if trial.state == "complete" and trial.returned is not None]
         return max(complete, key=lambda trial: (trial.returned, -trial.number), default=None)
 
     def results(self) -> dict[str, Any]:
-        """As `search.json` has it."""
+        """Return the content of `search.json`."""
         best = self.best
         rows = [{"run": f"trial-{trial.number}", **vars(trial)} for trial in self.trials]
         return {
@@ -253,7 +252,7 @@ class Search:
 
 
 def _is_that(before: str, now: str) -> bool:
-    """Whether that is the same file's, also where it has moved."""
+    """Return whether both name the same thing, whose file may have moved."""
     gone = not Path(before.rpartition(":")[0]).is_file()
     return with_folders(before) == now or (gone and without_folders(with_folders(before)) == without_folders(now))
 
@@ -267,30 +266,15 @@ def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[
             yield f"{name}: {one}, now {other}"
 
 
-# -- optuna ------------------------------------------------------------------------------------------------------
-def distributions(space: Space) -> dict[str, Any]:
-    """As optuna has it."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    def one(dimension: Any) -> Any:
-        if not isinstance(dimension, Range):
-            return CategoricalDistribution(dimension.words)
-        if dimension.whole:
-            return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
-        return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
-
-    return {name: one(dimension) for name, dimension in space.tried.items()}
-
-
 # -- in the process of a trial -------------------------------------------------------------------------------------
 class Pruning(Hook):
-    """Evaluates a run at every stage, tells the study, and ends one that others have left behind. Returns of training
-    would cost nothing, and mislead: the longer good episodes are, the later they come to be counted."""
+    """Evaluates a run at every stage, reports to the study, and ends a run that falls behind. Returns of training would
+    cost nothing, but mislead: the longer good episodes are, the later they are counted."""
 
     def __init__(self, path: Path, number: int, pruner: str) -> None:
         study = opened(path, pruner)
         self._trial = handle(study, number)
-        self._stage = max(study.trials[number].intermediate_values, default=0)  # it may be one that goes on
+        self._stage = max(study.trials[number].intermediate_values, default=0)  # it may be a resumed trial
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         stage = int(STAGES * trainer.config.budget.spent(trainer.clock))
@@ -304,7 +288,7 @@ class Pruning(Hook):
 
 
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one trial; the search reports how it ended."""
+    """Run one trial in a process of its own."""
 
     def run() -> None:
         pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])

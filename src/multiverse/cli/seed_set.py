@@ -1,4 +1,4 @@
-"""Several seeds, as the command line runs and tells them."""
+"""Runs of several seeds on the command line, and their output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from multiverse.training.side_by_side import in_child
 
 
 def run_and_tell(several: SeedSet, voice: LinePrinter, quiet: bool = False, as_json: bool = False) -> None:
-    """All that is not done of a set of runs, and what they say together; `quiet`, `as_json`: as of one run, of all."""
+    """Run all unfinished runs of a set, and print their common result; `quiet`, `as_json`: as for one run."""
     refuse_both(quiet, as_json)
     if as_json:
         return _run_and_tell_in_json(several, voice)
@@ -41,12 +41,12 @@ def run_and_tell(several: SeedSet, voice: LinePrinter, quiet: bool = False, as_j
 
 
 def _run_and_tell_in_json(several: SeedSet, voice: LinePrinter) -> None:
-    """The events of each run, with its seed, and at last one of all."""
+    """Print the events of each run with its seed, and a final event of all."""
 
     def say(seed: int | None, line: str) -> None:
         if line.startswith('{"event"'):
             voice.say(line)
-        elif seed is not None:  # a warning, or why it failed
+        elif seed is not None:  # a warning, or an error
             print(f"seed {seed} | {line}", file=sys.stderr)
 
     def one(order: dict[str, Any]) -> Run:
@@ -67,6 +67,6 @@ def _run_and_tell_in_json(several: SeedSet, voice: LinePrinter) -> None:
 
 
 def child(order: Mapping[str, Any]) -> int:
-    """The process of one run that tells its events."""
+    """Run one seed in a process of its own, and print its events."""
     lines = JsonLines(LinePrinter(), seed=order["seed"])
     return in_child(lambda: run_with_sinks(functools.partial(ordered, order), [lines]))

@@ -1,4 +1,4 @@
-"""The doctor's self-test: every way of running envs must give the very same bits, and leave nothing behind."""
+"""The self-test of `multiverse doctor`: all ways of running envs give equal bits, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -29,7 +28,7 @@ Make = Callable[[], AnyVectorEnv]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one check of the self-test went."""
+    """Result of one check of the self-test."""
 
     name: str
     passed: bool
@@ -38,9 +37,9 @@ class Outcome:
 
 
 def run_self_test() -> Iterator[Outcome]:
-    """One outcome after another: serial against Gymnasium, everything else against serial, and what is left."""
+    """Yield outcomes: serial compared with Gymnasium, each other way compared with serial, and what was left behind."""
     if process.usable_here():
-        fork_server.fork_server()  # it stays for the program's life: started before we look what is there
+        fork_server.fork_server()  # it lives as long as the program, so it is started before the first count
     before = Held.now()
     reference: list[Trajectory] = []
 
@@ -50,7 +49,7 @@ def run_self_test() -> Iterator[Outcome]:
         return difference(reference[0], gymnasiums)
 
     def check_like_serial(make: Make) -> str:
-        return difference(trajectory(make), reference[0]) if reference else "there is nothing to compare with"
+        return difference(trajectory(make), reference[0]) if reference else "nothing to compare with: serial failed"
 
     yield outcome("serial, as Gymnasium's SyncVectorEnv", check_serial)
     for name, make in contenders().items():
@@ -59,7 +58,7 @@ def run_self_test() -> Iterator[Outcome]:
 
 
 def contenders() -> dict[str, Make]:
-    """Every executor and start method that this platform has, besides serial."""
+    """Return every executor and start method of this platform but serial."""
     vec = functools.partial(mv.make_vec, ENV, NUM_ENVS, workers=2)
     found: dict[str, Make] = {"thread": functools.partial(vec, "thread")}
     if process.usable_here():
@@ -70,7 +69,7 @@ def contenders() -> dict[str, Make]:
 
 
 def outcome(name: str, check: Callable[[], str]) -> Outcome:
-    """Run one check; it returns what is wrong, or ''."""
+    """Run one check, which returns what is wrong, or ''."""
     begun = time.perf_counter()
     try:
         wrong = check()
@@ -83,7 +82,7 @@ def outcome(name: str, check: Callable[[], str]) -> Outcome:
 
 # -- the same bits ---------------------------------------------------------------------------------------------
 def trajectory(make: Make) -> Trajectory:
-    """What a vector env returns for the seeds and actions that every one of them gets."""
+    """Return what a vector env returns for the fixed seeds and actions of the test."""
     actions = np.random.default_rng(SEED).integers(0, 2, (STEPS, NUM_ENVS))
     envs = make()
     try:
@@ -97,7 +96,7 @@ def trajectory(make: Make) -> Trajectory:
 
 
 def difference(one: Trajectory, other: Trajectory) -> str:
-    """Where two trajectories part for the first time, in words; '' if they are equal bit for bit."""
+    """Describe the first difference of two trajectories; '' if they are equal bit for bit."""
     for number, (ours, theirs) in enumerate(zip(one, other, strict=True)):
         for name, a, b in zip(FIELDS, ours, theirs):
             if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
@@ -108,7 +107,7 @@ def difference(one: Trajectory, other: Trajectory) -> str:
 # -- nothing left ----------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What this process holds: its descendants, open files and threads."""
+    """Descendants, open files and threads of this process."""
 
     processes: frozenset[int]
     open_files: int
@@ -122,7 +121,7 @@ class Held:
 
 
 def left_behind(before: Held) -> str:
-    """What is there now that was not before, in words; things get a moment to go away."""
+    """Describe what was not there before, after a moment in which it may go away; '' if there is nothing."""
     give_up = time.monotonic() + SETTLE_S
     while True:
         words = more_than(Held.now(), before)
@@ -132,11 +131,10 @@ def left_behind(before: Held) -> str:
 
 
 def more_than(now: Held, before: Held) -> str:
+    """Describe what `now` has and `before` has not; '' if there is nothing."""
     processes, threads = sorted(now.processes - before.processes), sorted(now.threads - before.threads)
     open_files = now.open_files - before.open_files
-    found: list[tuple[Any, str]] = [
-        (processes, f"processes {processes}"),
-        (open_files > 0, f"{open_files} open files"),
-        (threads, f"threads {', '.join(threads)}"),
-    ]
-    return "left behind: " + "; ".join(words for there, words in found if there) if any(f[0] for f in found) else ""
+    parts = [f"processes {processes}"] if processes else []
+    parts += [f"{open_files} open files"] if open_files > 0 else []
+    parts += [f"threads {', '.join(threads)}"] if threads else []
+    return f"left behind: {'; '.join(parts)}" if parts else ""

@@ -1,4 +1,4 @@
-"""Everything that can be found about an env: how bad it is, why it matters, what to change."""
+"""The findings that there can be about an env: how severe each is, why it matters, and what to change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Entry:
     remedy: str
 
 
-def found(code: str, seen: str, severity: Severity | None = None) -> Finding:
-    """A finding of the catalogue with its evidence; `severity` where this case is milder or worse than most."""
+def make_finding(code: str, evidence: str, severity: Severity | None = None) -> Finding:
+    """Return a finding of the catalogue with its evidence; `severity` where this case differs from most."""
     entry = CATALOGUE[code]
-    return Finding(code, severity or entry.severity, seen, entry.why, entry.remedy)
+    return Finding(code, severity or entry.severity, evidence, entry.why, entry.remedy)
 
 
 error, warning, info = (partial(Entry, severity) for severity in SEVERITIES)
@@ -72,8 +72,7 @@ CATALOGUE: dict[str, Entry] = {
         "set self.observation_space and self.action_space to gymnasium.spaces objects in __init__.",
     ),
     "space-bounds": error(
-        "nothing lies between these bounds: sampling, clipping and scaling give nonsense.",
-        "correct low and high.",
+        "nothing lies between these bounds: sampling, clipping and scaling give nonsense.", "correct low and high."
     ),
     "spaces-differ": error(
         "all envs of one batch share its arrays; make_vec refuses copies whose spaces differ.",
@@ -144,8 +143,7 @@ CATALOGUE: dict[str, Entry] = {
         "return bool(...) of one condition.",
     ),
     "end-not-bool-like": warning(
-        "it is taken as true or false here; other loops use it as a number or an index.",
-        "return bool(...).",
+        "it is taken as true or false here; other loops use it as a number or an index.", "return bool(...)."
     ),
     "never-ends": info(
         "without an end there are no returns to log, and learners that wait for whole episodes wait for ever.",
@@ -171,8 +169,7 @@ CATALOGUE: dict[str, Entry] = {
         "return exactly the keys of observation_space, always; add what is missing, or take it out of the space.",
     ),
     "observation-keys-extra": warning(
-        "what the space does not name is dropped: no policy ever sees it.",
-        "add it to the space, or to info.",
+        "what the space does not name is dropped: no policy ever sees it.", "add it to the space, or to info."
     ),
     "observation-type": warning(
         "it is converted to an array at every step, with whatever type numpy guesses.",
@@ -346,8 +343,7 @@ CATALOGUE: dict[str, Entry] = {
         "end and wait for them in close().",
     ),
     "descriptors-left": warning(
-        "open files and sockets run out (ulimit -n, usually 1024) after enough restarts.",
-        "close them in close().",
+        "open files and sockets run out (ulimit -n, usually 1024) after enough restarts.", "close them in close()."
     ),
     "memory-grows": warning(
         "hours of training in many copies end in a worker killed for memory.",

@@ -1,4 +1,4 @@
-"""`check_env`: every check in turn, in a worker process, whatever the env does there."""
+"""`check_env`: all checks in turn, in a worker process, whatever the env does there."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -18,18 +18,15 @@ from gymnasium.envs.registration import EnvSpec
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzoo_kind, recipes
 from multiverse.core.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.core.plan import whole_number
-from multiverse.env_checker.catalogue import found
-from multiverse.env_checker.checks.cost import check_cost
-from multiverse.env_checker.checks.handing_over import check_ownership, check_travelling
-from multiverse.env_checker.checks.lifetime import check_building, check_leaving, check_memory
-from multiverse.env_checker.checks.seeding import check_seeds
-from multiverse.env_checker.checks.sharing import check_sharing
-from multiverse.env_checker.checks.space_checks import check_spaces
-from multiverse.env_checker.checks.stepping import check_order, check_reset, check_steps
-from multiverse.env_checker.checks.teams import check_team_order, check_team_reset, check_team_steps
+from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import Laboratory, Seat, Where, WorkerLost
+from multiverse.env_checker.ownership import check_ownership, check_travelling
+from multiverse.env_checker.repeatability import check_seeds, check_sharing
 from multiverse.env_checker.report import SEVERITIES, CheckReport, CheckRun, Finding
+from multiverse.env_checker.resources import check_building, check_cost, check_leaving, check_memory
+from multiverse.env_checker.stepping import check_order, check_reset, check_steps
 from multiverse.env_checker.subject import EnvRaised, OutOfTime, Settings, Subject
+from multiverse.env_checker.values import check_spaces
 from multiverse.executors.env_range import EnvRange
 
 log = logging.getLogger("multiverse")
@@ -37,10 +34,12 @@ log = logging.getLogger("multiverse")
 OUTRANKED = {"global-rng-touched": "global-rng", "episodes-repeat": "seed-default"}
 """Findings that only repeat, in milder words, what another one says."""
 
-HOPELESS = {"not-an-env", "same-env-again", "build-failed", "space-missing", "action-space-sample", "crashes", "hangs"}
-HOPELESS |= {"possible-agents", "agent-unknown"}
-HOPELESS |= {"reset-raises", "reset-signature", "reset-return", "step-raises", "step-return", "info-not-dict"}
-"""Errors of the basic checks that leave the others nothing to work with."""
+HOPELESS = {
+    "not-an-env", "same-env-again", "build-failed", "space-missing", "action-space-sample", "crashes", "hangs",
+    "possible-agents", "agent-unknown", "reset-raises", "reset-signature", "reset-return", "step-raises", "step-return",
+    "info-not-dict",
+}  # fmt: skip
+"""Errors of the basic checks after which the other checks make no sense."""
 
 OURS = os.path.dirname(__file__)
 
@@ -55,19 +54,19 @@ def check_env(
     timeout_s: float = 60.0,
     strict: bool = False,
 ) -> CheckReport:
-    """Check one env; raises `EnvCheckFailed` with everything found if there are errors.
+    """Check one env; raise `EnvCheckFailed` with all findings if there are errors.
 
     In a test this is all that is needed: `def test_my_env(): mv.check_env(MyEnv)`. Warnings are logged (logger
-    `multiverse`) and, as all findings, in the report that is returned. Nothing that the env does, a hang or a crash
-    included, reaches the calling process.
+    `multiverse`) and are, as all findings, in the report that is returned. Nothing that the env does, not even a hang
+    or a crash, reaches the calling process.
 
     Args:
         env: as for `make_vec`: a Gymnasium id, `"module:name"`, a class or another callable that builds the env,
             Gymnasium's or PettingZoo's. An instance is taken too: it is built anew from its spec, or copied.
         env_kwargs, wrappers: as for `make_vec`.
-        seed: of the checked episodes; actions are those of `action_space.seed(seed)`.
-        steps: of the longest rollout; slow envs are stepped for 3 s at most.
-        timeout_s: an env that does not answer for so long hangs; a check of a slow one is stopped after half of it.
+        seed: seed of the checked episodes; actions are those of `action_space.seed(seed)`.
+        steps: length of the longest rollout; slow envs are stepped for 3 s at most.
+        timeout_s: an env that does not answer within this time hangs; a check of a slow env stops after half of it.
         strict: raise for warnings too.
     """
     report = examine(env, env_kwargs=env_kwargs, wrappers=wrappers, seed=seed, steps=steps, timeout_s=timeout_s)
@@ -87,56 +86,45 @@ def examine(
     timeout_s: float = 60.0,
     progress: Callable[[str], None] | None = None,
 ) -> CheckReport:
-    """What `check_env` finds, as a report, errors or not; `progress` hears of each check before it begins."""
-    settings = _settings(seed, steps, timeout_s)
+    """Return the report of `check_env`, with or without errors; `progress` is called with each check's name first."""
+    if not 0 <= whole_number("seed", seed) < 2**31:
+        raise InvalidRequest(f"seed={seed}: expected a number from 0 to {2**31 - 1}")
+    if whole_number("steps", steps) < 1:
+        raise InvalidRequest(f"steps={steps}: expected at least 1")
+    if not timeout_s > 0:
+        raise InvalidRequest(f"timeout_s={timeout_s}: expected more than 0")
     source = _source_of(env, env_kwargs, wrappers)
-    settings = replace(settings, from_factory=source.from_factory)
+    settings = Settings(int(seed), int(steps), from_factory=source.from_factory, check_s=timeout_s / 2)
     with Laboratory(source.recipe) as laboratory:
         examination = Examination(laboratory, settings, timeout_s)
-        if source.copied_how:
-            examination.add(found("checked-as-instance", f"an instance was given: it was {source.copied_how}"))
+        if source.copied:
+            examination.add(make_finding("checked-as-instance", f"an instance was given: it was {source.copied}"))
         examination.run(progress or (lambda name: None))
     findings = sorted(examination.findings, key=lambda finding: SEVERITIES.index(finding.severity))
     return CheckReport(source.name, settings.seed, tuple(findings), tuple(examination.runs))
 
 
-def _settings(seed: Any, steps: Any, timeout_s: float) -> Settings:
-    if not 0 <= whole_number("seed", seed) < 2**31:
-        raise InvalidRequest(f"seed={seed}: from 0 to {2**31 - 1}")
-    if whole_number("steps", steps) < 1:
-        raise InvalidRequest(f"steps={steps}: at least 1")
-    if not timeout_s > 0:
-        raise InvalidRequest(f"timeout_s={timeout_s}: more than 0")
-    return Settings(whole_number("seed", seed), whole_number("steps", steps), check_s=timeout_s / 2)
-
-
 # -- what is checked -------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What is checked: how it is built, what it is called, and, of an instance, how copies of it are made."""
+class Source(NamedTuple):
+    """What is checked."""
 
     recipe: Recipe
     name: str
-    copied_how: str = ""
-    from_factory: bool = True
+    copied: str = ""  # how, if an instance was given
+    from_factory: bool = True  # False: copies of one instance
 
 
 def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequence[Wrapper] | None) -> Source:
-    """The one env a user means; unlike `make_vec` this takes an instance as well."""
-    if isinstance(env, gymnasium.Env) or pettingzoo_kind(env) is not None:
-        if env_kwargs:
-            raise InvalidRequest("env_kwargs= is for what builds an env, and this env is built already")
-        return _of_instance(env, wrappers)
+    """Return the one env that is meant, which may be an instance, unlike for `make_vec`."""
     if isinstance(env, list | tuple):
-        raise InvalidRequest("check_env checks one env: pass one of the list at a time")
-    (recipe,) = recipes(env, 1, env_kwargs, wrappers)
-    return Source(recipe, _name(env))
-
-
-def _of_instance(env: Any, wrappers: Sequence[Wrapper] | None) -> Source:
-    """By its spec where that says everything, else by copying it."""
-    name = type(env.unwrapped).__qualname__
-    spec = getattr(env, "spec", None)
+        raise InvalidRequest(f"check_env checks one env, and got a {type(env).__name__}: pass its items one at a time")
+    if not isinstance(env, gymnasium.Env) and pettingzoo_kind(env) is None:
+        (recipe,) = recipes(env, 1, env_kwargs, wrappers)
+        name = env.id if isinstance(env, EnvSpec) else getattr(env, "__qualname__", type(env).__qualname__)
+        return Source(recipe, env if isinstance(env, str) else str(name))
+    if env_kwargs:
+        raise InvalidRequest("env_kwargs= is for what builds an env, and this env is built already")
+    name, spec = type(env.unwrapped).__qualname__, getattr(env, "spec", None)
     if spec is not None and all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers):
         (recipe,) = recipes(spec, 1, None, wrappers)
         return Source(recipe, spec.id, f"built anew from its spec {spec.id!r}")
@@ -151,51 +139,42 @@ def _of_instance(env: Any, wrappers: Sequence[Wrapper] | None) -> Source:
     return Source(recipe, name, "copied with deepcopy, each time as it was given", from_factory=False)
 
 
-def _name(env: Any) -> str:
-    if isinstance(env, EnvSpec):
-        return env.id
-    return env if isinstance(env, str) else str(getattr(env, "__qualname__", type(env).__qualname__))
-
-
 # -- checking it -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check. What a basic one finds wrong may leave the others nothing to work with."""
+Check = Callable[[Subject], Iterator[Finding]]
 
-    function: Callable[[Subject], Iterator[Finding]]
-    basic: bool = False
-    needs_two: bool = False  # envs at the same time
-    of_teams: Callable[[Subject], Iterator[Finding]] | None = None  # where several agents need another one
+BASIC: dict[str, Check] = {
+    "building and closing": check_building,
+    "spaces": check_spaces,
+    "reset": check_reset,
+    "steps": check_steps,
+}
+"""Checks whose errors may leave the others nothing to work with."""
 
+TWO_ENVS = "two envs in one process"
 
 CHECKS: dict[str, Check] = {
-    "building and closing": Check(check_building, basic=True),
-    "spaces": Check(check_spaces, basic=True),
-    "reset": Check(check_reset, basic=True, of_teams=check_team_reset),
-    "steps": Check(check_steps, basic=True, of_teams=check_team_steps),
-    "calls out of turn": Check(check_order, of_teams=check_team_order),
-    "arrays handed over": Check(check_ownership),
-    "seeds": Check(check_seeds),
-    "two envs in one process": Check(check_sharing, needs_two=True),
-    "what travels between processes": Check(check_travelling),
-    "what is left after closing": Check(check_leaving),
-    "memory over many resets": Check(check_memory),
-    "cost": Check(check_cost),
+    **BASIC,
+    "calls out of turn": check_order,
+    "arrays handed over": check_ownership,
+    "seeds": check_seeds,
+    TWO_ENVS: check_sharing,
+    "what travels between processes": check_travelling,
+    "what is left after closing": check_leaving,
+    "memory over many resets": check_memory,
+    "cost": check_cost,
 }
 
 
 def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
-    """In the worker: one check, and what it found. What the env raises is a finding too."""
+    """Run one check in the worker and return its findings; what the env raises is a finding too."""
     seat = cast(Seat, envs.envs[0])
     subject = Subject(seat, settings)
     findings: list[Finding] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            check = CHECKS[name]
-            of_teams = check.of_teams if check.of_teams is not None and subject.is_team() else None
-            for finding in (of_teams or check.function)(subject):
-                findings.append(finding)  # noqa: PERF402  # one by one: what was found before it raises stays
+            for finding in CHECKS[name](subject):
+                findings.append(finding)  # noqa: PERF402  # one by one, to keep those from before an exception
         except EnvRaised as raised:
             findings.append(raised.finding())
         except OutOfTime as slow:
@@ -207,7 +186,7 @@ def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
 
 
 class Examination:
-    """One check after another, as far as the env lets them."""
+    """Runs one check after another, as far as the env lets them."""
 
     def __init__(self, laboratory: Laboratory, settings: Settings, timeout_s: float) -> None:
         self._laboratory, self._settings, self._timeout_s = laboratory, settings, timeout_s
@@ -216,42 +195,34 @@ class Examination:
         self.runs: list[CheckRun] = []
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding, unless it was made before: the same exception is met by many checks."""
+        """Keep a finding, unless there is an equal one: many checks meet the same exception."""
         known = {(f.code, _without_place(f.seen)) for f in self.findings}
         outranked = OUTRANKED.get(finding.code) in {f.code for f in self.findings}
         if (finding.code, _without_place(finding.seen)) not in known and not outranked:
             self.findings.append(finding)
 
     def run(self, progress: Callable[[str], None]) -> None:
+        """Run all checks that can be run."""
         if self._laboratory.cannot_travel:
-            self.add(found("factory-cannot-travel", f"it cannot be pickled: {self._laboratory.cannot_travel}"))
+            self.add(make_finding("factory-cannot-travel", f"it cannot be pickled: {self._laboratory.cannot_travel}"))
         if not self._laboratory.isolated:
-            self.add(found("not-isolated", "the checks ran in this very process"))
-        for name, check in CHECKS.items():
+            self.add(make_finding("not-isolated", "the checks ran in this very process"))
+        for name in CHECKS:
             progress(name)
-            why_not = self._why_not(check)
+            why_not = f"after {self._stopped_by}" if self._stopped_by else ""
+            if not why_not and name == TWO_ENVS and self._settings.one_at_a_time:
+                why_not = "it needs two envs at a time"
             begun = time.perf_counter()
-            if not why_not:
-                self._perform(name, check)
+            for finding in [] if why_not else self._findings_of(name):
+                self.add(finding)
+                if finding.code == "build-again-failed":
+                    self._settings = replace(self._settings, one_at_a_time=True)
+                hopeless = name in BASIC and finding.severity == "error" and finding.code in HOPELESS
+                if hopeless or finding.code == "hangs":  # a hang costs the whole time limit: once is enough
+                    self._stopped_by = self._stopped_by or finding.code
             self.runs.append(CheckRun(name, time.perf_counter() - begun, why_not))
 
-    def _why_not(self, check: Check) -> str:
-        if self._stopped_by:
-            return f"after {self._stopped_by}"
-        if check.needs_two and self._settings.one_at_a_time:
-            return "it needs two envs at a time"
-        return ""
-
-    def _perform(self, name: str, check: Check) -> None:
-        for finding in self._found(name):
-            self.add(finding)
-            if finding.code == "build-again-failed":
-                self._settings = replace(self._settings, one_at_a_time=True)
-            hopeless = check.basic and finding.severity == "error" and finding.code in HOPELESS
-            if hopeless or finding.code == "hangs":  # a hang costs the whole time limit: once is enough
-                self._stopped_by = self._stopped_by or finding.code
-
-    def _found(self, name: str) -> list[Finding]:
+    def _findings_of(self, name: str) -> list[Finding]:
         try:
             findings: list[Finding] = self._laboratory.run(perform, name, self._settings, timeout_s=self._timeout_s)
             return findings
@@ -259,20 +230,20 @@ class Examination:
             return [_lost(lost, self._timeout_s)]
         except EnvFailed as error:
             if error.failures[0].type_name in ("ModuleNotFoundError", "ImportError"):  # it did not even arrive
-                return [found("build-failed", f"{error.failures[0]}, in a worker process")]
+                return [make_finding("build-failed", f"{error.failures[0]}, in a worker process")]
             raise
 
 
 def _lost(lost: WorkerLost, timeout_s: float) -> Finding:
     if isinstance(lost.cause, ReplyTimeout):
-        return found("hangs", f"no answer for {timeout_s:g} s {lost.where}{_innermost(lost.cause.stack)}")
+        return make_finding("hangs", f"no answer for {timeout_s:g} s {lost.where}{_innermost(lost.cause.stack)}")
     hint = f"; {lost.cause.hint}" if lost.cause.hint else ""
     cause = lost.cause.cause.partition(" during ")[0]
-    return found("crashes", f"the process {cause} {lost.where}{_innermost(lost.printed)}{hint}")
+    return make_finding("crashes", f"the process {cause} {lost.where}{_innermost(lost.printed)}{hint}")
 
 
 def _innermost(stack: str) -> str:
-    """The frames of the env itself, those that are younger than ours; of a text without any, its last line."""
+    """Describe the frames of the env itself, which are younger than ours; of a text without frames, its last line."""
     for block in stack.split("\n\n"):
         frames = re.findall(r'File "(.+)", line (\d+) in (\S+)', block)
         ours = next((i for i, (file, _, _) in enumerate(frames) if file.startswith(OURS)), None)
@@ -283,5 +254,5 @@ def _innermost(stack: str) -> str:
 
 
 def _without_place(seen: str) -> str:
-    """The same exception at another step is the same finding."""
+    """Remove the step from the evidence: the same exception at another step is the same finding."""
     return re.sub(r",? (in|while|after) (step|reset|close|building|starting).*", "", seen)

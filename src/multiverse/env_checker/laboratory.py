@@ -1,7 +1,7 @@
-"""Where the checks run: a worker process of the engine's own, so that no env can hang or crash the checker.
+"""The worker process in which the checks run, so that no env can hang or crash the checker.
 
-The worker hosts a `Seat` instead of the env: an Env that holds the recipe and, in its row of the shared block, what
-the env is being asked just now. That row outlives the worker, so a crash or a hang can be told with its step.
+The worker hosts a `Seat` instead of the env: an Env that holds the recipe and, in its row of the shared block, the call
+that is being made of the env. That row outlives the worker, so a crash or a hang can be reported with its step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TAIL_BYTES = 8_000
 
 
 class Where(NamedTuple):
-    """What the env was being asked: counted from its last reset with a seed."""
+    """A call of the env, counted from its last reset with a seed."""
 
     phase: int = IDLE
     seed: int = NO_SEED
@@ -57,21 +57,20 @@ class Where(NamedTuple):
 
 
 class Seat:
-    """An Env that is none: it keeps the recipe for the checks, and its row says where they are. It is never played."""
+    """Stands in for an env and is never stepped: it holds the recipe, and its row the last call of the checks."""
 
     row = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (len(Where._fields),), np.int64)
     description = EnvDescription(groups=(Group(SINGLE_AGENT, (SINGLE_AGENT,), row, spaces.Discrete(1)),))
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.is_team: bool | None = None  # not known yet
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
         (row,) = rows
         self._write = row.write_observation
 
     def note(self, where: Where) -> None:
-        """Say what comes next, before it happens."""
+        """Write down a call before it is made."""
         self._write(np.array(where, np.int64))
 
     def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
@@ -89,51 +88,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class SeatRecipe(Recipe):
-    """Builds a seat with itself in it; `build_foreign` is what the checks build."""
+    """Builds a seat that holds the recipe, whose `build_foreign` the checks use."""
 
     def build(self) -> Any:
         return Seat(self)
-
-
-class Output:
-    """What the worker prints: kept out of the user's sight, and there to be asked when it has crashed.
-
-    Native code says why it aborts, and Python's faulthandler where a signal hit, on standard error only.
-    """
-
-    def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
-
-    def take_from(self, executor: Executor) -> None:
-        """From now on the worker prints into a file, which has a name only until the worker has opened it."""
-        with tempfile.NamedTemporaryFile(prefix="multiverse-", delete=False) as file:
-            self._file = open(file.name, "rb")  # noqa: SIM115
-        try:
-            executor.run(print_into, {executor.hosts[0]: (file.name,)}, START_S)
-        finally:
-            os.unlink(file.name)
-
-    def tail(self) -> str:
-        """The last that was printed."""
-        if self._file is None:
-            return ""
-        self._file.seek(-min(TAIL_BYTES, os.fstat(self._file.fileno()).st_size), os.SEEK_END)
-        return readable(self._file.read())
-
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def print_into(envs: EnvRange, path: str) -> None:
-    """In the worker: standard output and error, and the stack of a fatal signal, go into that file."""
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(fd, stream)
-    os.close(fd)
-    faulthandler.enable(file=2)
-    gymnasium.logger.min_level = gymnasium.logger.ERROR
 
 
 class WorkerLost(Exception):
@@ -145,26 +103,26 @@ class WorkerLost(Exception):
 
 
 class Laboratory:
-    """Runs functions over the seat, one after another; a lost worker is replaced when the next one is to run."""
+    """Runs functions beside the seat, one after another; a lost worker is replaced when the next function is run."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = SeatRecipe(recipe.source, recipe.kwargs, recipe.wrappers)
         self.cannot_travel = cannot_travel(self._recipe)
-        """Why the recipe cannot be sent to a fork server's worker; '' if it can. Then the worker is forked."""
+        """Why the recipe cannot be sent to a worker of the fork server; '' if it can. If not, the worker is forked."""
         self.isolated = usable_here()
         """Whether there is a process around the env at all."""
         self._executor: Executor | None = None
-        self._output = Output()
+        self._output: IO[bytes] | None = None
 
     def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None) -> Any:
-        """function(env_range, *arguments) beside the seat; raises `WorkerLost`."""
+        """Return function(env_range, *arguments), run beside the seat; raise `WorkerLost` if the worker is lost."""
         executor = self._started()
         try:
             (result,) = executor.run(function, {executor.hosts[0]: arguments}, timeout_s).values()
             return result
         except (WorkerDied, ReplyTimeout) as error:
             row = executor.views[(SINGLE_AGENT, OBSERVATIONS)][0]
-            where, printed = Where(*(int(number) for number in row)), self._output.tail()
+            where, printed = Where(*(int(number) for number in row)), self._printed_last()
             self.close(0.0)
             raise WorkerLost(error, where, printed) from error
 
@@ -176,12 +134,31 @@ class Laboratory:
                 plan = Plan(IN_CALLER, 0, None, "park", "check-env")
             self._executor = startup.open_envs(plan, [self._recipe], "next_step", False, None).bind()
             if self.isolated:
-                self._output.take_from(self._executor)
+                self._take_output(self._executor)
         return self._executor
 
+    def _take_output(self, executor: Executor) -> None:
+        """Send what the worker prints into a file, which has a name only until the worker has opened it. It is kept out
+        of the user's sight, but native code that aborts, and Python's faulthandler, say why on standard error only."""
+        with tempfile.NamedTemporaryFile(prefix="multiverse-", delete=False) as file:
+            self._output = open(file.name, "rb")  # noqa: SIM115
+        try:
+            executor.run(print_into, {executor.hosts[0]: (file.name,)}, START_S)
+        finally:
+            os.unlink(file.name)
+
+    def _printed_last(self) -> str:
+        if self._output is None:
+            return ""
+        self._output.seek(-min(TAIL_BYTES, os.fstat(self._output.fileno()).st_size), os.SEEK_END)
+        return readable(self._output.read())
+
     def close(self, timeout_s: float | None = None) -> None:
-        executor, self._executor = self._executor, None
-        self._output.close()
+        """End the worker, if there is one."""
+        executor, output = self._executor, self._output
+        self._executor = self._output = None
+        if output is not None:
+            output.close()
         if executor is not None:
             executor.close(timeout_s)
 
@@ -192,8 +169,18 @@ class Laboratory:
         self.close(None if kind is None else 0.0)
 
 
+def print_into(envs: EnvRange, path: str) -> None:
+    """Redirect standard output and error, and the stack of a fatal signal, into a file. Runs in the worker."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(fd, stream)
+    os.close(fd)
+    faulthandler.enable(file=2)
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
+
+
 def cannot_travel(recipe: Recipe) -> str:
-    """Why a recipe cannot be sent to a worker process; '' if it can."""
+    """Return why a recipe cannot be sent to a worker process; '' if it can."""
     try:
         pickled([Assignment(0, RangeConfig(range(1), "next_step", False, None), [recipe], "park")])
     except PreflightError as error:

@@ -1,4 +1,4 @@
-"""What a check of an env comes to: findings, each with its evidence, and the report that holds them."""
+"""Results of a check of an env: findings, each with its evidence, and the report that holds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found: what was seen, why it matters, and what to change."""
+    """One problem, or one fact: the evidence (`seen`), why it matters, and what to change."""
 
     code: str
     severity: Severity
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """How one check went: the seconds it took, or why it was not done."""
+    """Duration of one check, or the reason why it was not done."""
 
     name: str
     seconds: float
@@ -36,7 +36,7 @@ class CheckRun:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckReport:
-    """Everything found about one env, errors first."""
+    """All findings about one env, errors first."""
 
     env: str
     seed: int
@@ -45,32 +45,32 @@ class CheckReport:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
-        """What breaks, or makes a learner learn something wrong."""
+        """Findings that break a program, or make a learner learn something wrong."""
         return self._of("error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """What works, but."""
+        """Findings that cost speed or memory, or break some programs."""
         return self._of("warning")
 
     @property
     def ok(self) -> bool:
-        """No errors; warnings are allowed."""
+        """Whether there are no errors; warnings are allowed."""
         return not self.errors
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The names of what was found, in the order of the findings."""
+        """Codes of the findings, in their order."""
         return tuple(finding.code for finding in self.findings)
 
     @property
     def skipped(self) -> tuple[CheckRun, ...]:
-        """The checks that could not be done."""
+        """Checks that could not be done."""
         return tuple(run for run in self.checks if run.skipped_because)
 
     @property
     def summary(self) -> str:
-        """One line: how many of each."""
+        """Number of findings of each severity, in one line."""
         counts = [counted(len(self._of(severity)), severity) for severity in SEVERITIES]
         left_out = f"; {counted(len(self.skipped), 'check')} not done" if self.skipped else ""
         return f"{self.env}: {', '.join(counts)}{left_out}"
@@ -88,7 +88,7 @@ class CheckReport:
 
     @property
     def not_done(self) -> list[str]:
-        """The checks that could not be done, in one line for each reason."""
+        """One line for each reason why checks could not be done."""
         reasons = dict.fromkeys(run.skipped_because for run in self.skipped)
         names = {why: ", ".join(run.name for run in self.skipped if run.skipped_because == why) for why in reasons}
         return [f"not done, {why}: {several}" for why, several in names.items()]

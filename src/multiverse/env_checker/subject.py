@@ -1,31 +1,143 @@
-"""The env under examination, inside the worker: built as often as a check wants, with every call noted first."""
+"""The env under examination, inside the worker: built as often as a check needs it, with every call noted before."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import numpy as np
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe, pettingzoo_kind
+from multiverse.core.env import EnvKind
 from multiverse.core.errors import RemoteError
-from multiverse.env_checker.catalogue import found
+from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checker.report import Finding
-from multiverse.env_checker.team_env import TeamEnv
 
+ByAgent = dict[Any, Any]
+
+
+class TeamEnv:
+    """A PettingZoo env as the checks step it: all values by agent, as the env itself returned them.
+
+    A step of a parallel env is one of the env; of an AEC env it is one agent's decision, and what follows until the
+    next one; agents that have ended are removed on the way. Actions are given for all possible agents; one that is not
+    open to its agent is replaced by one that is.
+    """
+
+    spec = None
+
+    def __init__(self, foreign: Any, kind: EnvKind) -> None:
+        self.foreign, self.in_turns = foreign, kind == "turns"
+        self.possible_agents = tuple(getattr(foreign, "possible_agents", None) or ())
+        self.observation_space = _by_agent(self.possible_agents, foreign.observation_space)
+        self.action_space = _by_agent(self.possible_agents, foreign.action_space)
+        self.masks: ByAgent = {}  # agent → mask of its actions; None where it has none
+        self._there: list[Any] = []  # agents that act next, of a parallel env
+        self.over = False
+        """Whether no agent is left."""
+
+    @property
+    def unwrapped(self) -> Any:
+        return self.foreign.unwrapped
+
+    @property
+    def agents(self) -> list[Any]:
+        """The agents that the env lists now."""
+        return list(self.foreign.agents)
+
+    def reset(self, **arguments: Any) -> Any:
+        """Return the result of a parallel env; of an AEC env observation and info of the first agent, as such dicts."""
+        self.masks, result = {}, self.foreign.reset(**arguments)
+        if self.in_turns:
+            agent = self.foreign.agent_selection
+            observation, _, _, _, info = self.foreign.last()
+            result = {agent: observation}, {agent: info}
+        self._there = list(self.foreign.agents)
+        self.over = not self._there
+        self._note_masks(result)
+        return result
+
+    def step(self, actions: ByAgent) -> Any:
+        """Return what a parallel env returned; of an AEC env the same five dicts, with the agents whose turn it was."""
+        if self.in_turns:
+            return self._turn(actions)
+        result = self.foreign.step({agent: self._open(agent, actions) for agent in self._there})
+        parts = result[2:4] if isinstance(result, tuple) and len(result) == 5 else ()
+        ended = {agent for part in parts if isinstance(part, dict) for agent, end in part.items() if end}
+        self._there = [agent for agent in self.foreign.agents if agent not in ended]
+        self.over = not self._there
+        self._note_masks(result)
+        return result
+
+    def _turn(self, actions: ByAgent) -> Any:
+        env = self.foreign
+        result: tuple[ByAgent, ...] = ({}, {}, {}, {}, {})
+        env.step(self._open(env.agent_selection, actions))
+        for _ in range(2 * len(self.possible_agents) + 1):
+            if not env.agents:
+                break
+            agent = env.agent_selection
+            for values, value in zip(result, env.last()):
+                values[agent] = value
+            if not (result[2][agent] or result[3][agent]):
+                break
+            env.step(None)
+        else:
+            raise RuntimeError(f"{agent} has ended and stays in agents, whatever steps are taken to remove it")
+        self.over = not env.agents
+        self._note_masks(result)
+        return result
+
+    def _open(self, agent: Any, actions: ByAgent) -> Any:
+        action, mask = actions[agent], self.masks.get(agent)
+        space = self.action_space[agent]
+        if mask is None or not isinstance(space, spaces.Discrete) or np.shape(mask) != (space.n,) or not mask.any():
+            return action  # a wrong mask is reported by the check of steps
+        allowed = np.flatnonzero(mask)
+        return space.start + allowed[(action - space.start) % len(allowed)]
+
+    def _note_masks(self, result: Any) -> None:
+        """Keep copies of the masks, which belong to the caller."""
+        if not isinstance(result, tuple) or len(result) not in (2, 5):
+            return
+        for agent, mask in masks_in(result[0], result[-1]):
+            self.masks[agent] = None if mask is None else np.array(mask)
+
+    def close(self) -> None:
+        self.foreign.close()
+
+
+def masks_in(observations: Any, infos: Any) -> Iterable[tuple[Any, Any]]:
+    """Yield each agent with its action mask, or None."""
+    if isinstance(observations, dict):
+        for agent, observation in observations.items():
+            yield agent, mask_of(observation, infos.get(agent) if isinstance(infos, dict) else None)
+
+
+def _by_agent(agents: Iterable[Any], space_of: Any) -> Any:
+    """Return the spaces of all agents as one; as a plain dict if one of them is no space."""
+    by_agent = {agent: space_of(agent) for agent in agents}
+    return spaces.Dict(by_agent) if all(isinstance(space, spaces.Space) for space in by_agent.values()) else by_agent
+
+
+# -- the env under examination ---------------------------------------------------------------------------------
 Result = TypeVar("Result")
 
 RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLOSE: "close-raises"}
-"""What it is called when the env raises."""
+"""Code of the finding when the env raises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How thorough the checks are."""
+    """Thoroughness of the checks."""
 
     seed: int = 0
     steps: int = 1000  # of the longest rollout
@@ -38,7 +150,7 @@ class Settings:
 
 
 class Stopwatch:
-    """Says when a check has taken its time."""
+    """Says when a check has used its time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -50,35 +162,35 @@ class Stopwatch:
 
 
 class OutOfTime(Exception):
-    """The env is too slow for the check to be finished."""
+    """The env is too slow for the check to finish."""
 
     def finding(self, check: str) -> Finding:
-        return found("cut-short", f"the check of {check} was stopped {self.args[0]}")
+        return make_finding("cut-short", f"the check of {check} was stopped {self.args[0]}")
 
 
 class EnvRaised(Exception):
-    """The env's own code raised."""
+    """The code of the env raised an exception."""
 
     def __init__(self, where: Where, error: BaseException) -> None:
         super().__init__(str(where))
         self.where, self.error = where, error
 
     def finding(self) -> Finding:
-        return found(RAISED[self.where.phase], f"{self.words()}, {self.where}")
+        return make_finding(RAISED[self.where.phase], f"{self.words()}, {self.where}")
 
     def words(self) -> str:
-        """Error, message and the line of the env's where it was raised."""
+        """Return the type, message and line of the exception."""
         remote = RemoteError.of(self.error)
         return f"{next(iter(str(remote).splitlines()), '')}{remote.place()}"
 
 
 class WatchedEnv:
-    """One env; each call says in the seat's row where it is, and what it raises is an `EnvRaised`."""
+    """One env: each call is noted in the row of the seat, and an exception becomes an `EnvRaised`."""
 
     def __init__(self, env: Any, subject: Subject) -> None:
         self.env, self._subject = env, subject
         self.where = Where()
-        """The last call, in words."""
+        """The last call."""
 
     def reset(self, **arguments: Any) -> Any:
         seed = arguments.get("seed")
@@ -97,7 +209,7 @@ class WatchedEnv:
 
 
 class Subject:
-    """Builds the env, and closes at the end of a check whatever that left open."""
+    """Builds the env, and at the end of a check closes what that left open."""
 
     def __init__(self, seat: Seat, settings: Settings) -> None:
         self.settings, self._recipe = settings, _unchecked(seat.recipe)
@@ -105,7 +217,7 @@ class Subject:
         self._open: list[WatchedEnv] = []
 
     def build(self) -> WatchedEnv:
-        """A new env; `EnvRaised` if that fails."""
+        """Return a new env; `EnvRaised` if that fails."""
         if self.settings.one_at_a_time:
             self.close()
         self._open.append(WatchedEnv(self.ask(Where(BUILD), self._built), self))
@@ -117,18 +229,11 @@ class Subject:
         if kind is not None:
             return TeamEnv(env, kind)
         for name in ("observation_space", "action_space"):
-            getattr(env, name, None)  # a property may raise as well
+            getattr(env, name, None)  # a property may raise, too
         return env
 
-    def is_team(self) -> bool:
-        """Whether the env has several agents; asked once in the life of a worker."""
-        if self._seat.is_team is None:
-            self._seat.is_team = isinstance(self.build().env, TeamEnv)
-            self.close()
-        return self._seat.is_team
-
     def ask(self, where: Where, call: Callable[[], Result]) -> Result:
-        """One call of the env's code, noted first; `EnvRaised` with what it raises, `OutOfTime` instead of it."""
+        """Note the call, then make it; raise `EnvRaised` if it raises, `OutOfTime` if no time is left for it."""
         if where.phase != CLOSE and self._watch.over:
             raise OutOfTime(f"{where}, after {self._watch.seconds:g} s")
         self._seat.note(where)
@@ -138,23 +243,21 @@ class Subject:
             raise EnvRaised(where, error) from error
 
     def actions(self, env: WatchedEnv, count: int) -> list[Any]:
-        """The first so many actions that `action_space.seed(seed)` and then `sample()` give."""
+        """Return the first `count` actions that `action_space.seed(seed)` and then `sample()` give."""
         space = copy.deepcopy(env.env.action_space)
         space.seed(self.settings.seed)
         return [space.sample() for _ in range(count)]
 
     def close(self) -> None:
-        """Close what is open; how that goes is the business of one check only."""
+        """Close what is open; errors are the subject of one check only."""
         for env in self._open:
-            try:
+            with contextlib.suppress(EnvRaised):
                 env.close()
-            except EnvRaised:
-                pass
         self._open.clear()
 
 
 def _unchecked(recipe: Recipe) -> Recipe:
-    """Without Gymnasium's own checker around an id's env: it would raise before we have seen what is wrong."""
+    """Return the recipe without Gymnasium's own checker, which would raise before the checks here find the cause."""
     if isinstance(recipe.source, EnvSpec):
         return replace(recipe, kwargs={"disable_env_checker": True, **recipe.kwargs})
     return recipe

@@ -1,11 +1,11 @@
-"""Trajectories: what an env returned, kept so that nothing in it changes later, and where two of them part."""
+"""Trajectories: what an env returned, as copies that nothing changes later, and the first difference of two of them."""
 
 from __future__ import annotations
 
 import copy
 import math
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ MISSING = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What one call returned. A reset has neither action nor reward nor ends."""
+    """Result of one call. A reset has neither action nor reward nor ends."""
 
     observation: Any
     reward: Any = None
@@ -33,17 +33,19 @@ class Frame:
         return bool(self.terminated or self.truncated) if self.over is None else self.over
 
     def frozen(self) -> Frame:
-        seen, reward, info = frozen(self.observation), frozen(self.reward), frozen(self.info)
-        return Frame(seen, reward, frozen(self.terminated), frozen(self.truncated), info, over=self.over)
+        """Return a copy of what was returned, without the action."""
+        returned = (self.observation, self.reward, self.terminated, self.truncated, self.info)
+        observation, reward, terminated, truncated, info = map(frozen, returned)
+        return Frame(observation, reward, terminated, truncated, info, over=self.over)
 
 
 Trajectory = list[Frame]
 Actions = Sequence[Any]
 
 
-# -- taking them -----------------------------------------------------------------------------------------------
+# -- recording -------------------------------------------------------------------------------------------------
 def calls(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Iterator[Frame]:
-    """One reset (with the seed), then a step for each action, with a reset after each end, as a vector env does it.
+    """Yield one reset (with the seed), then a step for each action, with a reset after each end, as in a vector env.
 
     Each frame holds the very objects that the env returned.
     """
@@ -59,12 +61,12 @@ def calls(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed:
 
 
 def rollout(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Trajectory:
-    """All `calls`, kept."""
+    """Return copies of all `calls`."""
     return [frame.frozen() for frame in calls(env, actions, seconds, seed=seed)]
 
 
 def episode(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, seed: int | None = None) -> Trajectory:
-    """Those of them up to the first end."""
+    """Return copies of the `calls` up to the first end."""
     frames = []
     for frame in calls(env, actions, seconds, seed=seed):
         frames.append(frame.frozen())
@@ -74,23 +76,25 @@ def episode(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, see
 
 
 def begin(env: WatchedEnv, seed: int | None = None) -> Frame:
+    """Reset."""
     observation, info = env.reset() if seed is None else env.reset(seed=seed)
     return Frame(observation, info=info)
 
 
 def advance(env: WatchedEnv, action: Any) -> Frame:
-    """One step with a copy of the action: an env may do with it what it likes."""
+    """Step with a copy of the action, with which the env may do what it likes."""
     given = copy.deepcopy(action)
     observation, reward, terminated, truncated, info = env.step(given)
     return Frame(observation, reward, terminated, truncated, info, given, getattr(env.env, "over", None))
 
 
 def steps_in(trajectory: Trajectory) -> int:
+    """Return the number of steps."""
     return sum(frame.reward is not None for frame in trajectory)
 
 
 def frozen(value: Any) -> Any:
-    """A copy that nothing changes any more; of what is neither number, text, array nor a collection, its type."""
+    """Return a copy that nothing changes later; of what is no number, text, array or collection, its type."""
     if isinstance(value, dict):
         return {key: frozen(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -104,74 +108,64 @@ def frozen(value: Any) -> Any:
     return type(value)
 
 
-# -- comparing them --------------------------------------------------------------------------------------------
-def apart(one: Trajectory, other: Trajectory) -> str:
-    """Where what an agent sees parts for the first time, in words; '' if nowhere."""
-    names = ("observation", "reward", "terminated", "truncated")
-    return _apart(one, other, lambda frame: {name: getattr(frame, name) for name in names})
-
-
-def infos_apart(one: Trajectory, other: Trajectory) -> str:
-    """The same of the infos."""
-    return _apart(one, other, lambda frame: {"info": _without_clock(frame.info)})
-
-
-def _apart(one: Trajectory, other: Trajectory, values: Callable[[Frame], dict[str, Any]]) -> str:
+# -- comparing -------------------------------------------------------------------------------------------------
+def difference(one: Trajectory, other: Trajectory, of_infos: bool = False) -> str:
+    """Describe the first difference in what an agent sees (`of_infos`: in the infos); '' if there is none."""
+    names = ("info",) if of_infos else ("observation", "reward", "terminated", "truncated")
     step = 0
     for a, b in zip(one, other):
         step += a.reward is not None
-        theirs = values(b)
-        for name, value in values(a).items():
-            for words in parts(value, theirs[name], name):
+        for name in names:
+            values = [getattr(frame, name) for frame in (a, b)]
+            first, second = map(_without_clock, values) if of_infos else values
+            for words in differences(first, second, name):
                 return f"at step {step}: {words}" if step else f"after reset: {words}"
     return ""
 
 
 def _without_clock(info: Any) -> Any:
-    """Without info["episode"]["t"], where Gymnasium's RecordEpisodeStatistics tells the seconds since it was made."""
-    if isinstance(info, dict) and isinstance(info.get("episode"), dict) and "t" in info["episode"]:
+    """Remove info["episode"]["t"], the seconds that Gymnasium's RecordEpisodeStatistics adds."""
+    if isinstance(info, dict) and isinstance(info.get("episode"), dict):
         return {**info, "episode": {key: value for key, value in info["episode"].items() if key != "t"}}
     return info
 
 
-def parts(one: Any, other: Any, name: str) -> Iterator[str]:
-    """Where two values are not the same bits, in words."""
+def differences(one: Any, other: Any, name: str) -> Iterator[str]:
+    """Yield descriptions of where two values are not equal bit for bit."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in {**one, **other}:
-            yield from parts(one.get(key, MISSING), other.get(key, MISSING), f"{name}[{key!r}]")
+            yield from differences(one.get(key, MISSING), other.get(key, MISSING), f"{name}[{key!r}]")
     elif isinstance(one, tuple) and isinstance(other, tuple):
         if len(one) != len(other):
             yield f"{name} has {len(one)} items, then {len(other)}"
         for index, (a, b) in enumerate(zip(one, other)):
-            yield from parts(a, b, f"{name}[{index}]")
+            yield from differences(a, b, f"{name}[{index}]")
     elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        yield from _arrays(one, other, name)
+        if not _same_bits(one, other):
+            yield f"{name}{_array_difference(one, other)}"
     elif isinstance(one, np.generic | np.ndarray | numbers.Number) or isinstance(other, np.ndarray):
         if not _same_bits(np.asarray(one), np.asarray(other)):
-            yield f"{name} is {_short(one)}, then {_short(other)}"
+            yield f"{name} is {shortened(one)}, then {shortened(other)}"
     elif one != other:
-        yield f"{name} is {_short(one)}, then {_short(other)}"
+        yield f"{name} is {shortened(one)}, then {shortened(other)}"
 
 
-def _arrays(one: Any, other: Any, name: str) -> Iterator[str]:
-    if _same_bits(one, other):
-        return
+def _array_difference(one: Any, other: Any) -> str:
     if one.shape != other.shape or one.dtype != other.dtype:
-        yield f"{name} is {one.dtype}{list(one.shape)}, then {other.dtype}{list(other.shape)}"
-        return
+        return f" is {one.dtype}{list(one.shape)}, then {other.dtype}{list(other.shape)}"
     unequal = np.argwhere(one != other) if one.size else np.empty((0, 0))
     if not len(unequal):  # 0.0 and -0.0, or other kinds of NaN
-        yield f"{name} differs in its bits"
-        return
+        return " differs in its bits"
     index = tuple(int(i) for i in unequal[0])
     at = f"{list(index)}" if index else ""
-    yield f"{name}{at} is {one[index]!s}, then {other[index]!s} ({len(unequal)} of {one.size} values differ)"
+    return f"{at} is {one[index]!s}, then {other[index]!s} ({len(unequal)} of {one.size} values differ)"
 
 
 def _same_bits(one: Any, other: Any) -> bool:
     return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
 
 
-def _short(value: Any) -> str:
-    text = repr(value.item() if isinstance(value, np.generic) else value)
+def shortened(value: Any) -> str:
+    """Return the value as text of one line and at most 60 characters."""
+    text = repr(value.item() if isinstance(value, np.generic) else value).replace("\n", " ")
     return text if len(text) <= 60 else f"{text[:57]}..."

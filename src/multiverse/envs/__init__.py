@@ -1,4 +1,4 @@
-"""Built-in envs. Those with a Gymnasium id are registered when this is imported; they are built when asked for."""
+"""Built-in envs. Importing this registers those with a Gymnasium id, whose modules are imported when they are made."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WITH_TASKS = {
     "HalfCheetahDir-v0": "multiverse.envs.meta.locomotion:HalfCheetahDir",
     "AntDir-v0": "multiverse.envs.meta.locomotion:AntDir",
 }
-"""For meta-RL: their names in the field, which are their ids here after `multiverse/`."""
+"""Envs for meta-RL, by their names in the field, which follow `multiverse/` in their ids."""
 
 
 def _add(env_id: str, entry_point: str, as_it_is: bool = False, limit: int | None = None, **kwargs: Any) -> None:
-    """`as_it_is`: it counts its own steps, and saves itself, which no wrapper of Gymnasium's may hide."""
+    """Register an env. `as_it_is`: without Gymnasium's wrappers, which would hide that it can save its state."""
     if env_id not in gymnasium.registry:  # rl_zoo3 has some of these names too
         hidden = {"order_enforce": False, "disable_env_checker": True} if as_it_is else {}
         gymnasium.register(env_id, entry_point, kwargs=kwargs, max_episode_steps=limit, **hidden)  # type: ignore[arg-type]
@@ -31,8 +31,8 @@ for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
     for _shown in ("P", "V"):
         _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown, **_limit)
     _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
-_add("multiverse/TMaze-v0", "multiverse.envs.remembering:TMaze")
-_add("multiverse/RepeatPrevious-v0", "multiverse.envs.remembering:RepeatPrevious")
+_add("multiverse/TMaze-v0", "multiverse.envs.partly_observed:TMaze")
+_add("multiverse/RepeatPrevious-v0", "multiverse.envs.partly_observed:RepeatPrevious")
 for _name, _entry_point in WITH_TASKS.items():
     _add(f"multiverse/{_name}", _entry_point, as_it_is=True)
 _QUEST = "multiverse.envs.game_boy:make_quest"

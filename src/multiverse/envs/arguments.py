@@ -1,4 +1,4 @@
-"""Checks of single arguments of the built-in envs. A refusal names the argument, what was given, and what would do."""
+"""Checks of single arguments of the built-in envs. Errors name the argument, its value, and what is expected."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from multiverse.core.plan import whole_number
 def at_least(name: str, value: Any, least: int) -> int:
     number = whole_number(name, value)
     if number < least:
-        raise InvalidRequest(f"{name}={number}: at least {least}")
+        raise InvalidRequest(f"{name}={number}: expected at least {least}")
     return number
 
 
 def between(name: str, value: Any, low: float, high: float = math.inf) -> float:
-    """A finite number in these bounds."""
+    """Return a finite number within these bounds."""
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not real or not math.isfinite(value) or not low <= value <= high:
         expected = f"a number from {low:g} to {high:g}" if math.isfinite(high) else f"a number, at least {low:g}"

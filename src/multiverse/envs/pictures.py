@@ -1,6 +1,6 @@
-"""Pictures of built-in envs: drawn with pygame into a surface of their own, so that images need no window.
+"""Pictures of built-in envs, drawn with pygame on a surface of their own, so that images need no window.
 
-pygame is imported when the first picture is wanted.
+pygame is imported when the first picture is drawn.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from multiverse.core.errors import InvalidRequest
 
 
 class Drawn:
-    """`render` and `close` of an env whose world is drawn by a renderer: an image, or in a window."""
+    """`render` and `close` of an env whose world is drawn by a renderer, as an image or in a window."""
 
     render_mode: str | None
     _rng: np.random.Generator | None
-    _renderer: Any = None
+    _renderer: Pictures | None = None
 
-    def _new_renderer(self) -> Any:
+    def _new_renderer(self) -> Pictures:
         raise NotImplementedError
 
-    def _drawn(self) -> tuple[Any, ...]:
-        """What the renderer is given."""
+    def _scene(self) -> Any:
+        """Return what the renderer draws."""
         raise NotImplementedError
 
     def render(self) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-        """The world as an image [height, width, 3] (`rgb_array`), or in a window (`human`)."""
+        """Return the world as an image [height, width, 3] (`rgb_array`), or show it in a window (`human`)."""
         if self.render_mode is None:
             logger.warn("render() does nothing without a render_mode: make the env with render_mode='rgb_array'")
             return None
@@ -37,14 +37,13 @@ class Drawn:
             raise InvalidRequest("render() before the first reset(): there is no world yet")
         if self._renderer is None:
             self._renderer = self._new_renderer()
-        if self.render_mode == "human":
-            self._renderer.show(*self._drawn())
-            return None
-        image: np.ndarray[Any, np.dtype[np.uint8]] = self._renderer.image(*self._drawn())
-        return image
+        if self.render_mode != "human":
+            return self._renderer.image(self._scene())
+        self._renderer.show(self._scene())
+        return None
 
     def close(self) -> None:
-        """Closes the window if there is one. The env can be reset and used again."""
+        """Close the window if there is one. The env can be reset and used again."""
         if self._renderer is not None:
             self._renderer.close()
             self._renderer = None
@@ -55,22 +54,27 @@ class Drawn:
 
 
 class Pictures:
-    """A surface to draw on, which becomes an image or goes into a window. Subclasses draw."""
+    """A surface that becomes an image or goes into a window. Subclasses draw on it."""
 
-    def __init__(self, what: str, extras: str, size: tuple[int, int]) -> None:
-        self._what = what
+    def __init__(self, what: str, extras: str, size: tuple[int, int], frames_per_second: float) -> None:
+        self._what, self._frames_per_second = what, frames_per_second
         self._pygame = _pygame(what, extras)
         self._surface = self._pygame.Surface(size)
         self._window: Any = None
         self._clock: Any = None
 
-    def _image(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """What has been drawn, [height, width, 3], the caller's own."""
+    def _draw(self, scene: Any) -> None:
+        raise NotImplementedError
+
+    def image(self, scene: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return an image [height, width, 3] that belongs to the caller."""
+        self._draw(scene)
         pixels = self._pygame.surfarray.array3d(self._surface)  # [x, y, 3]
         return np.ascontiguousarray(pixels.transpose(1, 0, 2))
 
-    def _show(self, frames_per_second: float) -> None:
-        """What has been drawn, in a window, no faster than this."""
+    def show(self, scene: Any) -> None:
+        """Draw in a window, no faster than the frames per second."""
+        self._draw(scene)
         if self._window is None:
             self._pygame.display.init()
             self._pygame.display.set_caption(self._what)
@@ -79,9 +83,10 @@ class Pictures:
         self._window.blit(self._surface, (0, 0))
         self._pygame.event.pump()
         self._pygame.display.flip()
-        self._clock.tick(frames_per_second)
+        self._clock.tick(self._frames_per_second)
 
     def close(self) -> None:
+        """Close the window, if there is one."""
         if self._window is not None:
             self._window = None
             self._pygame.display.quit()

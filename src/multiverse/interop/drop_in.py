@@ -1,34 +1,40 @@
-"""What drop-ins for several originals do alike: our vector env with the originals' manners, a value and a seed for each
-env, errors in the originals' words.
+"""What drop-ins for several originals have in common: a vector env of ours that behaves like the original.
 
-It looks at no values, knows no deadlines but the caller's, parks while it waits (an original's user expects idle
-workers to cost nothing), and hands an env's own exception back where its type is one that everybody knows.
+`DropIn` takes a value and a seed for each env and raises errors in the words of the original; `AsyncDropIn` adds
+requests in two halves, of which one may be pending. A drop-in checks no values, has no deadlines but those of the
+caller, parks while it waits (users of an original expect idle workers to cost nothing), and raises the exception of an
+env itself where its type is one that the caller can be expected to know.
 """
 
 from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from multiprocessing import TimeoutError as MultiprocessingTimeoutError
 from multiprocessing import get_all_start_methods, get_start_method
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, get_args
 
 import gymnasium.error
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium import logger
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector.async_vector_env import AsyncState
 
 from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import Recipe, recipes
 from multiverse.core import errors
-from multiverse.core.errors import ClosedError, EnvFailed, MultiverseError, RemoteError
+from multiverse.core.errors import ClosedError, EnvFailed, MultiverseError, ReceiveTimeout, RemoteError, RequestPending
 from multiverse.core.failures import FailurePolicy
-from multiverse.core.plan import Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
+from multiverse.core.infos import Infos
+from multiverse.core.plan import DEFAULT_TIMEOUTS, Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
 from multiverse.executors import startup
 from multiverse.executors.choose import decide
 from multiverse.interop.engine import AsyncCalls
+from multiverse.interop.env_side import call_each_but_some, set_each
 from multiverse.vector.base import BaseVectorEnv, NotCopied, Running
 
 CLOSE_S = 60.0
-"""How long `close` waits for envs that are in the middle of something, where an original would wait for ever."""
+"""Time that `close` waits for envs that are busy, where an original would wait for ever."""
 
 Kind = TypeVar("Kind", bound=BaseVectorEnv)
 
@@ -47,7 +53,7 @@ def start(
     agents: AgentOptions = NOTHING_SAID,
     bounds_may_differ: bool = False,
 ) -> Kind:
-    """A running vector env of that kind, one env per function; `recipe` says how each is built where it runs."""
+    """Return a running vector env of this kind, one env per function; `recipe` builds each env where it runs."""
     each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
     plan = decide(executor, workers, start_method, waiting, each)
     failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
@@ -65,7 +71,7 @@ def start(
 
 
 def start_method_of(context: str | None) -> StartMethod:
-    """The start method a `multiprocessing` context stands for; None: the program's own default, as the originals do."""
+    """Return the start method of a `multiprocessing` context; None: the default of the program, as in the originals."""
     method = get_start_method(allow_none=True) or get_all_start_methods()[0] if context is None else context
     if method not in get_args(StartMethod):
         raise ValueError(f"cannot find context for {context!r}")
@@ -76,8 +82,8 @@ def start_method_of(context: str | None) -> StartMethod:
 _KNOWN = {"builtins": builtins, "gymnasium.error": gymnasium.error, errors.__name__: errors}
 
 
-def given_back(error: EnvFailed) -> Exception:
-    """The last failure as its env raised it, if its type is a builtin, Gymnasium's or ours; else the error itself.
+def original_exception(error: EnvFailed) -> Exception:
+    """Return the last failure as its env raised it, if its type is a builtin, Gymnasium's or ours; else this error.
 
     Raise it `from error`, which lists all failures with their tracebacks.
     """
@@ -90,26 +96,26 @@ def _as_raised(failure: RemoteError) -> Exception | None:
         return None
     try:
         return found(failure.message)
-    except Exception:  # one that takes more than a message
+    except Exception:  # an exception that needs more than a message
         return None
 
 
-class InTheirWords(NotCopied):
-    """Says what has gone wrong as the original does."""
+class ErrorTranslator(NotCopied):
+    """Raises errors in the words of the original."""
 
     def _raise(self, error: MultiverseError) -> NoReturn:
-        """Raise it as the original would, with our own error, which knows more, as its cause."""
-        raised = self._in_their_words(error)
+        """Raise what the original would raise, with our own, more detailed error as its cause."""
+        raised = self._translated(error)
         if raised is error:
             raise error
         raise raised from error
 
-    def _in_their_words(self, error: MultiverseError) -> Exception:
-        return given_back(error) if isinstance(error, EnvFailed) else error
+    def _translated(self, error: MultiverseError) -> Exception:
+        return original_exception(error) if isinstance(error, EnvFailed) else error
 
 
-class DropIn(InTheirWords):
-    """A vector env by another's name and manners. `engine` is the vector env of ours that does the work."""
+class DropIn(ErrorTranslator):
+    """A vector env with the interface of another library. `engine` is our vector env, which does the work."""
 
     num_envs: int
     closed: bool
@@ -118,7 +124,7 @@ class DropIn(InTheirWords):
 
         @property
         def engine(self) -> AsyncCalls:
-            """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+            """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
 
     # -- attributes --------------------------------------------------------------------------------------------
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -126,15 +132,15 @@ class DropIn(InTheirWords):
         raise NotImplementedError
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each env."""
+        """Return an attribute of each env."""
         return self.call(name)
 
     def render(self) -> tuple[Any, ...]:
-        """A frame of each env."""
+        """Return a frame of each env."""
         return self.call("render")
 
     def _one_per_env(self, values: Any) -> list[Any]:
-        """A list or tuple gives each env its own value, anything else goes to all."""
+        """Return a value for each env: those of a list or tuple, or the same one for all."""
         if not isinstance(values, list | tuple):
             return [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -145,7 +151,7 @@ class DropIn(InTheirWords):
         return list(values)
 
     def _seeds(self, seed: Any) -> list[int | None]:
-        """One seed per env: s + i, or those of a list."""
+        """Return a seed for each env: seed + i, or those of a list."""
         if seed is None:
             return [None] * self.num_envs
         seeds = [int(seed) + i for i in range(self.num_envs)] if isinstance(seed, int | np.integer) else list(seed)
@@ -164,5 +170,169 @@ class DropIn(InTheirWords):
     def _is_closed(self) -> ClosedEnvironmentError:
         return ClosedEnvironmentError(f"Trying to operate on `{type(self).__name__}`, after a call to `close()`.")
 
-    def _in_their_words(self, error: MultiverseError) -> Exception:
-        return self._is_closed() if isinstance(error, ClosedError) else super()._in_their_words(error)
+    def _translated(self, error: MultiverseError) -> Exception:
+        return self._is_closed() if isinstance(error, ClosedError) else super()._translated(error)
+
+
+# -- requests in two halves ------------------------------------------------------------------------------------
+class AsyncDropIn(DropIn):
+    """One request at a time: started, then finished, within the deadline of the caller or not at all."""
+
+    _states: Any = AsyncState  # the enum of the original
+    _state: Any
+    _timed_out = ""  # the call that timed out, until the next reset
+
+    # -- reset -------------------------------------------------------------------------------------------------
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Infos]:
+        """Begin an episode in every env; an int gives env i the seed plus i, a list gives each its own."""
+        self.reset_async(seed=seed, options=options)
+        return self.reset_wait()
+
+    def reset_async(self, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None) -> None:
+        """Start a reset; `reset_wait` has its results."""
+        self._assert_is_running()
+        seeds = self._seeds(seed)
+        self._refuse_pending("reset_async", end="")
+        self._ask(lambda: self.engine.start_reset(seeds, options), "reset")
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
+        """Return the results of `reset_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        result = self._answer(lambda: self.engine.finish_reset(timeout), "reset", timeout)
+        self._timed_out = ""
+        return result  # type: ignore[no-any-return]
+
+    # -- step --------------------------------------------------------------------------------------------------
+    def step(self, actions: Any) -> Any:
+        """One step of every env."""
+        if self.closed or self._state is not self._states.DEFAULT:
+            self._assert_is_running()
+            self._refuse_pending("step_async")
+        try:
+            return self.engine.step(actions)
+        except MultiverseError as error:
+            self._raise(error)
+        except BaseException:
+            if self.engine.step_under_way:  # Ctrl-C: the step can still be finished
+                self._state = self._states.WAITING_STEP
+            raise
+
+    def step_async(self, actions: Any) -> None:
+        """Start a step of every env; `step_wait` has its results."""
+        self._assert_is_running()
+        self._refuse_pending("step_async")
+        self._ask(lambda: self.engine.send(actions), "step")
+
+    def step_wait(self, timeout: float | None = None) -> Any:
+        """Return the results of `step_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        return self._answer(lambda: self.engine.receive(timeout_s=timeout), "step", timeout)
+
+    # -- calls -------------------------------------------------------------------------------------------------
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each env (or read an attribute)."""
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Start such a call; `call_wait` has its results."""
+        self._assert_is_running()
+        self._refuse_pending("call_async")
+        self._ask(lambda: self.engine.start_call(call_each_but_some, name, args, kwargs), "call")
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Return the results of `call_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        return self._answer(lambda: self.engine.finish_call(timeout), "call", timeout)  # type: ignore[no-any-return]
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
+        self._assert_is_running()
+        each = self._one_per_env(values)
+        self._refuse_pending("set_attr")
+        self._ask(lambda: self.engine.start_call_with(set_each, name, each), "call")
+        self.call_wait()
+
+    # -- the end -----------------------------------------------------------------------------------------------
+    def _end(self, engine: AsyncCalls | None, timeout: float | None, terminate: bool) -> None:
+        """End the workers, if there are any: when the pending request is done or `timeout` has passed, or at once."""
+        if self._state.value != self._states.DEFAULT.value:
+            logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
+        self._state = self._states.DEFAULT
+        if engine is None:
+            return
+        patience_s = DEFAULT_TIMEOUTS.close_s if self._timed_out else CLOSE_S
+        try:
+            engine.close_when_done(0.0 if terminate else patience_s if timeout is None else timeout)
+        except EnvFailed as error:  # raised by the `close` of an env: all workers have ended anyway
+            _report(error)
+
+    # -- states and errors -------------------------------------------------------------------------------------
+    def _refuse_pending(self, asked: str, end: str = ".") -> None:
+        pending = str(self._state.value)
+        if pending != self._states.DEFAULT.value:
+            raise AlreadyPendingCallError(
+                f"Calling `{asked}` while waiting for a pending call to `{pending}` to complete{end}", pending
+            )
+
+    def _ask(self, ask: Callable[[], None], name: str) -> None:
+        try:
+            ask()
+        except MultiverseError as error:
+            self._raise(error)
+        self._state = self._states(name)
+
+    def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
+        """Return the results. Nothing is pending afterwards in any case, except a step after Ctrl-C."""
+        self._assert_is_running()
+        if self._state.value != name:
+            raise not_requested(name)
+        step_stays = False
+        try:
+            return receive()
+        except ReceiveTimeout:
+            self._timed_out = name
+            raise timed_out(name, timeout) from None
+        except MultiverseError as error:
+            self._raise(error)
+        except BaseException:
+            step_stays = self.engine.step_under_way
+            raise
+        finally:
+            if not step_stays:
+                self._state = self._states.DEFAULT
+
+    def _raise(self, error: MultiverseError) -> NoReturn:
+        if isinstance(error, EnvFailed):
+            _report(error)
+            logger.error("Raising the last exception back to the main process.")
+        super()._raise(error)
+
+    def _translated(self, error: MultiverseError) -> Exception:
+        if isinstance(error, RequestPending) and self._timed_out:
+            return AlreadyPendingCallError(
+                f"The last call to `{self._timed_out}_wait` has timed out, and its result is lost: call `reset` or "
+                "`close`.",
+                self._timed_out,
+            )
+        if isinstance(error, RequestPending) and self.engine.failed_env_ids:
+            return self._reset_first(self.engine.failed_env_ids)
+        return super()._translated(error)
+
+    def _reset_first(self, failed: list[int]) -> Exception:
+        """Return the error of other requests after envs have raised."""
+        return RequestPending(f"envs {failed} have raised: call `reset` or `close`")
+
+
+def not_requested(name: str) -> NoAsyncCallError:
+    return NoAsyncCallError(f"Calling `{name}_wait` without any prior call to `{name}_async`.", name)
+
+
+def timed_out(name: str, timeout: float | None) -> MultiprocessingTimeoutError:
+    return MultiprocessingTimeoutError(f"The call to `{name}_wait` has timed out after {timeout} second(s).")
+
+
+def _report(error: EnvFailed) -> None:
+    """Log every env that raised, in the words of Gymnasium's `AsyncVectorEnv`."""
+    for failure in error.failures:
+        logger.error("Received the following error from Worker-%s - Shutting it down", failure.env_id)
+        logger.error("%s", failure.traceback or failure)

@@ -1,4 +1,4 @@
-"""Our vector envs as drop-ins drive them: resets and calls in two halves, and actions as they were given."""
+"""Our vector envs as drop-ins drive them: with resets and calls in two halves, and actions exactly as given."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from multiverse.vector.single import VectorEnv
 
 
 class AsyncCalls(BaseVectorEnv):
-    """Starts resets and calls now and finishes them later, within the caller's deadline or not at all.
+    """Starts resets and calls now and finishes them later, within the deadline of the caller or not at all.
 
-    What comes after its deadline goes to nobody: the next whole reset waits for it and forgets it, and until then
-    nothing else can be asked.
+    A result that comes after its deadline is lost: the next reset of all envs waits for it and drops it, and until then
+    other requests are refused.
     """
 
     def __init__(self, running: Running) -> None:
@@ -39,7 +39,7 @@ class AsyncCalls(BaseVectorEnv):
 
     # -- resets ------------------------------------------------------------------------------------------------
     def start_reset(self, seed: Any, options: Any) -> None:
-        """Check it and ask for it; while an answer that came too late is still awaited, only check it."""
+        """Check and start a reset; only check it while a late result is still awaited."""
         self._state.refuse_unusable()
         ids, options = envs_to_reset(options, None, self.num_envs)
         requests = reset_requests(ids, seed, options, None, self.num_envs)
@@ -47,7 +47,7 @@ class AsyncCalls(BaseVectorEnv):
         self._reset = (ids, requests, None if late else self._ask_for_reset(ids, requests))
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
-        """Its observations and infos; `ReceiveTimeout` if they are not there in time."""
+        """Return its observations and infos; raise `ReceiveTimeout` if they are not there in time."""
         if self._reset is None:
             raise NothingPending("no reset was asked for")
         (ids, requests, arguments), self._reset = self._reset, None
@@ -62,7 +62,7 @@ class AsyncCalls(BaseVectorEnv):
     if TYPE_CHECKING:
 
         def observations(self) -> Any:
-            """The current batch, as `step` hands it out."""
+            """Return the current batch, as `step` returns it."""
 
     def _ask_for_reset(self, ids: Array, requests: dict[int, ResetRequest]) -> ResetArguments:
         self._calls.make_way_for_reset(ids)
@@ -70,11 +70,11 @@ class AsyncCalls(BaseVectorEnv):
 
     # -- calls -------------------------------------------------------------------------------------------------
     def start_call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Ask every host for function(env_range, *arguments)."""
+        """Start function(env_range, *arguments) on every host."""
         self._start(dict.fromkeys(self._executor.hosts, arguments), function)
 
     def start_call_with(self, function: Callable[..., Any], name: str, values: list[Any]) -> None:
-        """Ask for function(env_range, name, those of the values that are for its envs)."""
+        """Start function(env_range, name, values of its envs) on every host."""
         self._start({h: (name, values[h.env_ids.start : h.env_ids.stop]) for h in self._executor.hosts}, function)
 
     def _start(self, arguments: Mapping[Host, tuple[Any, ...]], function: Callable[..., Any]) -> None:
@@ -83,7 +83,7 @@ class AsyncCalls(BaseVectorEnv):
         self._call = (function, arguments)
 
     def finish_call(self, timeout_s: float | None) -> tuple[Any, ...]:
-        """One result per env; raises what envs raised, all of it."""
+        """Return one result per env; raise all that envs raised."""
         if self._call is None:
             raise NothingPending("no call was asked for")
         (function, arguments), self._call = self._call, None
@@ -98,11 +98,11 @@ class AsyncCalls(BaseVectorEnv):
     def _wait(self, hosts: Any, deadline: float | None) -> None:
         if not self._calls.wait(hosts, deadline):
             self._state.cut_call()
-            raise ReceiveTimeout("not all envs have answered in time; whatever they answer now goes to nobody")
+            raise ReceiveTimeout("not all envs have answered in time, and their results are lost: reset all envs")
 
     # -- the rest ----------------------------------------------------------------------------------------------
     def close_when_done(self, timeout_s: float) -> None:
-        """Let what is under way come to its end, then close: both within the time given, or by force."""
+        """Wait for what is under way, then close: both within this time, or by force."""
         deadline = time.monotonic() + timeout_s
         try:
             self._calls.wait(self._executor.pending, deadline)
@@ -111,31 +111,31 @@ class AsyncCalls(BaseVectorEnv):
         self.close(timeout_s=max(0.0, deadline - time.monotonic()))
 
     def go_on_after_failures(self) -> None:
-        """Envs that raised may be stepped on without a reset."""
+        """Allow envs that raised to be stepped without a reset."""
         self._state.must_reset.clear()
         self._state.refresh()
 
     @property
     def step_under_way(self) -> bool:
-        """Whether a step was asked for and not yet received."""
+        """Whether a step was started and not yet received."""
         return bool(self._state.sent)
 
     @property
     def failed_env_ids(self) -> list[int]:
-        """Envs that raised and have not been reset since."""
+        """Ids of envs that raised and have not been reset since."""
         return sorted(self._state.must_reset)
 
     @property
     def pid_of_each(self) -> list[int]:
-        """The process that runs each env."""
+        """Pid of the process of each env."""
         return [pid for host in self._executor.workers if (pid := host.life.pid) is not None for _ in host.env_ids]
 
 
 class Engine(AsyncCalls, VectorEnv):
-    """Single-agent envs, driven so. A batch of actions reaches the envs exactly as it was given."""
+    """Single-agent envs for drop-ins. A batch of actions reaches the envs exactly as it was given."""
 
     refuses_ended = True
-    """Without autoreset, whether an env whose episode is over may not be stepped."""
+    """Whether, without autoreset, steps of an env whose episode is over are refused."""
 
     def __init__(self, running: Running) -> None:
         super().__init__(running)
@@ -148,7 +148,7 @@ class Engine(AsyncCalls, VectorEnv):
 
 
 class ByPipe:
-    """Gives envs the actions of their next step beforehand, where the block cannot hold them as they are."""
+    """Sends envs the actions of their next step beforehand, where the block cannot hold them exactly."""
 
     def __init__(self, executor: Executor, calls: HostCalls) -> None:
         self._run, self._failures = calls.run, executor.failures
@@ -157,17 +157,17 @@ class ByPipe:
 
     @property
     def unused(self) -> bool:
-        """Some were given for a step that has not begun (Ctrl-C): only new ones take their place."""
+        """Whether actions were sent for a step that has not begun (after Ctrl-C), which new ones must replace."""
         return self._steps_before == self._failures.steps_sent
 
     def give(self, each: Sequence[Any]) -> None:
-        """One for each env."""
+        """Send one action to each env."""
         self._steps_before = self._failures.steps_sent
         self._run(give_actions, {host: ([each[i] for i in where],) for host, where in self._hosts.items()})
 
 
 class ActionsAsGiven(ActionWriter):
-    """Puts a batch into the block if the block holds it as it is; else gives each env its part of it."""
+    """Writes a batch into the block if that holds it exactly; else sends each env its part by pipe."""
 
     def __init__(
         self, space: spaces.Space[Any], batch_space: spaces.Space[Any], executor: Executor, calls: HostCalls
@@ -181,17 +181,17 @@ class ActionsAsGiven(ActionWriter):
             self._by_pipe.give(self._each(actions))
 
     def _each(self, actions: Any) -> list[Any]:
-        """One for each env, out of a batch of them."""
+        """Return the action of each env in a batch."""
         each = list(iterate(self._batch_space, actions))
         if len(each) != self._rows:
             raise ValueError(f"{len(each)} actions for {self._rows} envs")
         return each
 
     def _written(self, actions: Any) -> bool:
-        """Put into the block, if each of its arrays holds its part of the batch exactly as it is."""
+        """Write the batch into the block, if each of its arrays holds its part exactly; return whether it does."""
         try:
             parts = [self._part(actions, leaf.path) for leaf in self._leaves]
-        except ValueError:  # one is missing: whoever iterates over the batch says it best
+        except ValueError:  # a part is missing: iterating over the batch gives the better error
             return False
         for target, part in zip(self._targets, parts):
             if target is None or type(part) is not np.ndarray:

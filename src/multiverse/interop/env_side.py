@@ -1,8 +1,8 @@
-"""Drop-ins, where the envs run: actions exactly as the caller gave them, and calls that tell of every env that failed.
+"""Drop-ins where the envs run: actions exactly as the caller gave them, and calls that report every env that failed.
 
-The originals pass each env its part of whatever they are given, and never look at it. Most batches are arrays of the
-action space's own dtype and shape and travel through the block; all others (a float64 batch for a float32 `Box`, a
-list of arrays) are given to the envs before the step that uses them.
+The originals pass each env its part of a batch without a check. Most batches are arrays of the dtype and shape of the
+action space and travel through the block; all others (a float64 batch for a float32 `Box`, a list of arrays) are sent
+to the envs before the step that uses them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from multiverse.executors.env_range import EnvRange
 Value = TypeVar("Value")
 
 USE_DIRECTLY = ("reset", "step", "close", "_setattr", "_check_spaces")
-"""What Gymnasium's workers refuse to `call`."""
+"""Names that Gymnasium's workers refuse to `call`."""
 
 
 class AsGivenRecipe(Recipe):
-    """Builds an env that takes its actions as they are given."""
+    """Builds an env that takes its actions exactly as given."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class AsGivenRecipe(Recipe):
 
 
 class TakesGiven:
-    """An env that can be given its next step's action beforehand, to be used instead of the one in the block."""
+    """An env that may be sent the action of its next step, which replaces the one in the block."""
 
     _given: list[Any]
 
@@ -45,7 +45,7 @@ class TakesGiven:
 
 
 class AsGivenEnv(TakesGiven, GymnasiumEnv):
-    """A Gymnasium env that steps with the action that was given to it, if one was."""
+    """A Gymnasium env that steps with the action that was sent to it, if there is one."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -74,7 +74,7 @@ class AsGivenEnv(TakesGiven, GymnasiumEnv):
 
 
 def own(value: Value) -> Value:
-    """A copy; what cannot be copied is shared by the envs of this worker."""
+    """Return a copy; a value that cannot be copied is shared by the envs of this worker."""
     try:
         return deepcopy(value)
     except Exception:
@@ -83,19 +83,19 @@ def own(value: Value) -> Value:
 
 # -- run by the worker loop's generic command ------------------------------------------------------------------
 def give_actions(envs: EnvRange, actions: Sequence[Any]) -> None:
-    """The next step's action of each env of this range."""
+    """Hand each env of this range the action of its next step."""
     for env, action in zip(envs.envs, actions):
         if isinstance(env, TakesGiven):
             env.give(action)
 
 
 def call_each(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """A method of each env called, or an attribute read; the error in place of a result where an env raised."""
+    """Call a method of each env, or read an attribute; return an error in place of a result where an env raised."""
     return _outcomes(envs, lambda env, _: env.call(name, args, kwargs))
 
 
 def call_each_but_some(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The same, except for what has a method of its own in the vector env."""
+    """Do the same, and refuse names that the vector env has methods for."""
     if name in USE_DIRECTLY:
         refusal = ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
         return [RemoteError.of(refusal, env_id) for env_id in envs.config.env_ids]
@@ -103,9 +103,9 @@ def call_each_but_some(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs:
 
 
 def set_each(envs: EnvRange, name: str, values: Sequence[Any]) -> list[Any]:
-    """An attribute of each env set; the error where an env raised."""
+    """Set an attribute of each env; return an error where an env raised."""
     outcomes = _outcomes(envs, lambda env, i: env.set_attr(name, values[i]))
-    envs.set_attr((), name, ())  # of no env: looks their steps up anew
+    envs.set_attr((), name, ())  # of no env: this looks up their `step` again
     return outcomes
 
 

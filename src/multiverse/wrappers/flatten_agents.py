@@ -1,28 +1,173 @@
 """A multi-agent env as a single-agent one, in which every agent acts.
 
-One row holds all agents' observations, one action all agents' actions, and nothing is lost.
-What a learner sees is one agent that controls the whole team.
-"""
+One row holds the observations of all agents, one action the actions of all agents, without loss. The learner sees one
+agent that controls the whole team."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import gymnasium
 import numpy as np
-from numpy.typing import DTypeLike
+from gymnasium import spaces
+from numpy.typing import DTypeLike, NDArray
 
-from multiverse.core.errors import InvalidRequest
-from multiverse.wrappers.flat_spaces import ByAgent, FlatObservations, Row, flat_actions
+from multiverse.core.errors import InvalidActions, InvalidRequest
+from multiverse.core.layout import Path, leaves
+
+Row = NDArray[Any]
+ByAgent = dict[Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Position in the row of one array of an agent's observation."""
+
+    keys: Path
+    space: spaces.Space[Any]
+    part: slice
+    plain: bool  # its numbers are in the row as they are
+
+
+class FlatObservations:
+    """Makes one row of a dict of observations."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
+        self._leaves: dict[Any, list[_Part]] = {}
+        width = 0
+        for agent, space in by_agent.items():
+            self._leaves[agent] = []
+            for leaf in leaves(space):
+                if not leaf.numeric:
+                    words = f"agent {agent!r} observes {leaf.space}, which does not fit into a row of fixed length"
+                    raise InvalidRequest(words)
+                part = slice(width, width + spaces.flatdim(leaf.space))
+                plain = isinstance(leaf.space, spaces.Box | spaces.MultiBinary)
+                self._leaves[agent].append(_Part(leaf.path, leaf.space, part, plain))
+                width = part.stop
+        everything = [part for parts in self._leaves.values() for part in parts]
+        boxes = [leaf.space for leaf in everything if isinstance(leaf.space, spaces.Box)]
+        self._width, self._dtype = width, _row_dtype(boxes, dtype)
+        self.space = _row_space(everything, width, self._dtype)
+
+    def joined(self, observations: Mapping[Any, Any]) -> Row:
+        row = np.zeros(self._width, self._dtype)
+        for agent, observation in observations.items():
+            for leaf in self._leaves[agent]:
+                value = observation
+                for key in leaf.keys:
+                    value = value[key]
+                if leaf.plain:
+                    row[leaf.part] = np.asarray(value).reshape(-1)
+                else:
+                    _mark(row[leaf.part], leaf.space, value)
+        return row
+
+
+def _mark(part: Row, space: spaces.Space[Any], value: Any) -> None:
+    """Write a value one-hot."""
+    if isinstance(space, spaces.Discrete):
+        part[int(value) - int(space.start)] = 1
+    else:
+        part[:] = spaces.flatten(space, value)
+
+
+def _row_space(leaves: Sequence[_Part], width: int, dtype: np.dtype[Any]) -> spaces.Box:
+    """Return the space of the row: with the bounds of the agents, widened to hold the zeros of absent ones."""
+    low, high = np.zeros(width, dtype), np.ones(width, dtype)
+    for leaf in leaves:
+        if isinstance(leaf.space, spaces.Box):
+            low[leaf.part] = np.minimum(leaf.space.low, 0).reshape(-1)
+            high[leaf.part] = np.maximum(leaf.space.high, 0).reshape(-1)
+    return spaces.Box(low, high, (width,), dtype.type)
+
+
+def _row_dtype(boxes: Sequence[spaces.Box], wanted: DTypeLike | None) -> np.dtype[Any]:
+    """Return the dtype asked for, or the first of float32 and the common ones, that holds every value exactly."""
+    if wanted is not None:
+        return _exact_dtype(boxes, [np.dtype(wanted)])
+    own = [box.dtype for box in boxes]
+    return _exact_dtype(boxes, [np.dtype(np.float32), np.result_type(np.float32, *own), np.result_type(np.int8, *own)])
+
+
+def _exact_dtype(boxes: Sequence[spaces.Box], candidates: Sequence[np.dtype[Any]]) -> np.dtype[Any]:
+    for candidate in candidates:
+        if all(_holds(candidate, box) for box in boxes):
+            return candidate
+    raise InvalidRequest(
+        f"one row of {candidates[-1]} would not hold all agents' values exactly: "
+        f"theirs are {', '.join(sorted({str(box.dtype) for box in boxes}))}"
+    )
+
+
+def _holds(dtype: np.dtype[Any], box: spaces.Box) -> bool:
+    if np.issubdtype(box.dtype, np.floating):
+        return bool(np.can_cast(box.dtype, dtype, "safe"))
+    if np.issubdtype(dtype, np.floating):
+        low, high = -(2 ** (np.finfo(dtype).nmant + 1)), 2 ** (np.finfo(dtype).nmant + 1)
+    else:
+        low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    lowest, highest = int(box.low.min(initial=0)), int(box.high.max(initial=0))
+    return bool(low <= lowest and highest <= high)
+
+
+# -- actions ---------------------------------------------------------------------------------------------------
+class FlatChoices:
+    """Actions of agents that are all Discrete: one number each."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Discrete]) -> None:
+        self._agents = list(by_agent)
+        starts = [int(space.start) for space in by_agent.values()]
+        self.space = spaces.MultiDiscrete([int(space.n) for space in by_agent.values()], start=starts)
+        self._shape = (len(starts),)
+
+    def split(self, action: Any) -> ByAgent:
+        numbers = np.array(action)  # a copy, so that an env may keep its action
+        if numbers.shape != self._shape or numbers.dtype.kind not in "iu":
+            raise InvalidActions(f"action {action!r}: expected {len(self._agents)} whole numbers, one for each agent")
+        return dict(zip(self._agents, numbers.astype(np.int64, copy=False)))
+
+
+class FlatVectors:
+    """Actions of agents that are all Boxes: their numbers one after the other."""
+
+    def __init__(self, by_agent: Mapping[Any, spaces.Box]) -> None:
+        self._boxes = dict(by_agent)
+        boxes = list(by_agent.values())
+        self._ends = np.cumsum([math.prod(box.shape) for box in boxes])[:-1]
+        dtype = _exact_dtype(boxes, [np.result_type(*(box.dtype for box in boxes))])
+        low, high = (np.concatenate([side.reshape(-1) for side in s]) for s in zip(*((b.low, b.high) for b in boxes)))
+        self.space = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype.type)
+
+    def split(self, action: Any) -> ByAgent:
+        numbers = np.asarray(action)
+        if numbers.shape != self.space.shape or numbers.dtype.kind not in "iuf":
+            raise InvalidActions(f"action of shape {numbers.shape}: expected {self.space.shape[0]} numbers")
+        parts = np.split(numbers, self._ends)
+        return {a: part.astype(box.dtype).reshape(box.shape) for part, (a, box) in zip(parts, self._boxes.items())}
+
+
+def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | FlatVectors:
+    """Return what splits an action of all agents; refuse kinds that cannot be mixed."""
+    choices = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Discrete)}
+    vectors = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Box)}
+    if len(choices) == len(by_agent):
+        return FlatChoices(choices)
+    if len(vectors) == len(by_agent):
+        return FlatVectors(vectors)
+    kinds = ", ".join(f"{agent!r} {space}" for agent, space in by_agent.items())
+    raise InvalidRequest(f"flatten_agents needs action spaces that are all Discrete or all Box, and these are {kinds}")
+
+
+# -- the env ---------------------------------------------------------------------------------------------------
 def flatten_agents(
     env: Any, *, reward: Literal["sum", "mean"] = "sum", dtype: DTypeLike | None = None
 ) -> FlattenedAgents:
-    """A PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action for all agents.
+    """Return a PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action.
 
     Observations: the agents' parts one after the other in the order of `possible_agents`; inside a part Dict keys in
     the space's order, Tuple items in theirs, arrays in C order, Discrete and MultiDiscrete values one-hot. The row's
@@ -46,22 +191,22 @@ def flatten_agents(
 
 
 WATCHED_STEPS, WATCHED_EPISODES = 500, 20
-"""What the warning of rewards that cancel waits for."""
+"""Number of steps and episodes before a warning of rewards that cancel."""
 
 
 def cancelled_share(rewards: Any) -> float:
-    """Of what the agents' rewards [steps, agents] vary by, the share that is lost in their sum: 1 of a zero-sum game, 0
-    where they have nothing to do with each other, less where they go together."""
+    """Return the share of the variance of the agents' rewards [steps, agents] that is lost in their sum: 1 in a
+    zero-sum game, 0 for independent rewards, less for rewards that increase together."""
     apart = float(rewards.var(axis=0).sum())
     return 1.0 - float(rewards.sum(axis=1).var()) / apart if apart else 0.0
 
 
 _told: set[str] = set()
-"""The kinds of envs that this process has been warned of."""
+"""Kinds of envs for which this process has given the warning."""
 
 
 class FlattenedAgents(gymnasium.Env[Row, Row]):
-    """What `flatten_agents` returns."""
+    """The env that `flatten_agents` returns."""
 
     def __init__(self, env: Any, reward: str = "sum", dtype: DTypeLike | None = None) -> None:
         self._driver = _driver_of(env)
@@ -77,7 +222,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
         self._begun = False
         self._terminated: dict[Any, bool] = {}  # of those that have ended in this episode
-        self._rewards: list[list[float]] | None = []  # of the first steps; None when they have been looked at
+        self._rewards: list[list[float]] | None = []  # of the first steps; None after they were examined
         self._episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
@@ -107,7 +252,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         )
 
     def _look_on(self, rewards: Mapping[Any, float], over: bool) -> None:
-        """Whether the agents play against each other: told once, when enough of their rewards has been seen."""
+        """Warn once if the agents play against each other, when there are enough rewards to know."""
         assert self._rewards is not None
         self._rewards.append([float(rewards.get(agent, 0.0)) for agent in self.possible_agents])
         self._episodes += over
@@ -126,7 +271,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
             )
 
     def flatten_observation(self, observations: Mapping[Any, Any]) -> Row:
-        """The row for a dict agent → observation; zeros for agents it does not have."""
+        """Return the row for a dict agent → observation, with zeros for missing agents."""
         return self._observations.joined(observations)
 
     def split_actions(self, action: Any) -> ByAgent:

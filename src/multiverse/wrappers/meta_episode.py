@@ -19,29 +19,28 @@ HOOKS = ("sample_tasks", "reset_task", "get_task")
 
 
 class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.RecordConstructorArgs):
-    """k episodes of one task in a row, as one meta-episode. Where an episode ends, the env is reset to the same task.
+    """Plays k episodes of one task as one meta-episode. When an episode ends, the env is reset to the same task.
 
-    Observations are [observation, task if `oracle`, done flag if k > 1]. The last observation of each episode comes
-    with the flag set; what the env shows after its reset is not seen: the next action follows on the last observation.
-    The meta-episode ends with its last episode: terminated or truncated as that one was. Box actions are in [-1, 1] and
-    rescaled to the env's bounds.
+    Observations are [observation, task if `oracle`, done flag if k > 1]. The flag is set in the last observation of
+    each episode; the observation of the reset that follows is dropped. The meta-episode ends with its last episode, and
+    is terminated or truncated as that one was. Box actions are in [-1, 1] and rescaled to the bounds of the env.
 
-    In the last step `info["returns_per_episode"]` [k] and, of envs whose infos have "success",
-    `info["success_per_episode"]` [k]: whether there was one in that episode.
+    The last step has `info["returns_per_episode"]` [k] and, for envs whose infos have "success",
+    `info["success_per_episode"]` [k]: whether there was a success in each episode.
 
-    The env needs the hooks `sample_tasks(count)`, `reset_task(task)` and `get_task()`. A task that `reset_task` was
-    given holds until another is; without any, every meta-episode draws its own.
+    The env needs the hooks `sample_tasks(count)`, `reset_task(task)` and `get_task()`. A task set by `reset_task` holds
+    until the next one is set; if none is set, every meta-episode draws its own.
     """
 
     asks_its_env = True
-    """It saves itself if its env does."""
+    """It can be saved if its env can."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], episodes_per_task: int, oracle: bool = False) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, episodes_per_task=episodes_per_task, oracle=oracle)
         super().__init__(env)
         self.episodes_per_task = whole_number("episodes_per_task", episodes_per_task)
         if self.episodes_per_task < 1:
-            raise InvalidRequest(f"episodes_per_task={episodes_per_task}: at least 1")
+            raise InvalidRequest(f"episodes_per_task={episodes_per_task}: expected at least 1")
         missing = [hook for hook in HOOKS if not env.has_wrapper_attr(hook)]
         if missing:
             raise InvalidRequest(
@@ -57,7 +56,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
         self._given: Any = None
         self._task: Any = None
         self._shown_task: list[Array] = []
-        self._returns: list[float] = []  # of the episodes so far, the one under way last; empty: none is under way
+        self._returns: list[float] = []  # of the episodes so far, with the current one; empty between meta-episodes
         self._success: list[bool | None] = []
 
     def _checked_parts(self, env: gymnasium.Env[Any, Any]) -> list[spaces.Box]:
@@ -80,13 +79,13 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
             numbers = np.asarray(self.get_task(), np.float64)
         except (TypeError, ValueError):
             raise InvalidRequest(
-                f"oracle=True: tasks are {in_words(self.get_task())}, and only numbers can be shown; leave it out"
+                f"oracle=True needs tasks of numbers, and they are {in_words(self.get_task())}: leave oracle out"
             ) from None
         return spaces.Box(-np.inf, np.inf, (numbers.size,), np.float64)
 
     # -- tasks ---------------------------------------------------------------------------------------------------
     def reset_task(self, task: Any) -> None:
-        """Meta-episodes have this task from the next `reset` on; None: each draws its own."""
+        """Set the task of meta-episodes from the next `reset` on; None: each draws its own."""
         if task is not None:
             self._set_task(task)
         self._given = task
@@ -97,7 +96,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
         if self._given is not None:
             self._set_task(self._given)
         observation, info = self.env.reset(seed=seed, options=options)
-        if self._given is None:  # drawn by the generator that has just been seeded
+        if self._given is None:  # drawn from the generator that was just seeded
             self._task = self.sample_tasks(1)[0]
             self._set_task(self._task)
             observation, info = self.env.reset(options=options)
@@ -107,12 +106,14 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         if not self._returns:
-            raise InvalidRequest("step() without a meta-episode under way: begin with reset()")
+            raise InvalidRequest("step() without a meta-episode: call reset() first")
         if isinstance(self.action_space, spaces.Box):
             share = np.clip(np.asarray(action, np.float32), -1.0, 1.0) * np.float32(0.5) + np.float32(0.5)
-            action = np.minimum(self._low + share * (self._high - self._low), self._high)  # rounding may pass it
+            action = np.minimum(
+                self._low + share * (self._high - self._low), self._high
+            )  # rounding may exceed the bound
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if math.isfinite(reward):  # what becomes of one that is not is decided outside (`on_bad_value`)
+        if math.isfinite(reward):  # other rewards are handled outside (`on_bad_value`)
             self._returns[-1] += float(reward)
         if "success" in info:
             self._success[-1] = bool(self._success[-1] or info["success"])
@@ -139,12 +140,12 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
     # -- saving --------------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """All that it takes to go on from here; the env must save itself."""
+        """Return all that is needed to continue from here; the env must have `save_state`, too."""
         own = {"task": self._task, "given": self._given, "returns": list(self._returns), "success": list(self._success)}
         return {"env": self.env.get_wrapper_attr("save_state")(), **own}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Be as `save_state` found it."""
+        """Restore what `save_state` returned."""
         self.env.get_wrapper_attr("restore_state")(state["env"])
         self._task, self._given = state["task"], state["given"]
         self._shown_task = [np.reshape(self.get_task(), -1)] if self.oracle and self._task is not None else []
@@ -152,15 +153,15 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
 
 def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed: int) -> tuple[list[Any], list[Any]]:
-    """(train tasks, eval tasks) that have none in common: drawn by `env.sample_tasks`, always the same for one seed,
-    also in a `MetaEpisode`, and those of a run with this seed.
+    """Return disjoint (train tasks, eval tasks), drawn by `env.sample_tasks`: always the same for one seed, also in a
+    `MetaEpisode`, and the same as in a run with this seed.
 
-    Whoever makes several envs draws once and gives all of them the list: `make_vec(…, tasks=[*train, *evaluation])`.
+    For several envs, draw once and pass the list to all of them: `make_vec(…, tasks=[*train, *evaluation])`.
     """
     counts = whole_number("num_train", num_train), whole_number("num_eval", num_eval)
     if counts[0] < 1 or counts[1] < 0:
         raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: at least 1 and 0")
-    if isinstance(env, MetaEpisode):  # whose reset would draw a task before these
+    if isinstance(env, MetaEpisode):  # its reset would draw a task before these
         env = env.env
     checked_run_seed("seed", seed)
     if not env.has_wrapper_attr("sample_tasks"):
@@ -169,8 +170,8 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
     drawn, again = (_sampled(env, sum(counts), seed, asked) for _ in range(2))
     if not all(map(_same, drawn, again)):
         raise InvalidRequest(
-            f"{asked} gave other tasks for the same seed, {seed}: no run could go on, or be evaluated, on its own. It "
-            "must draw them from the env's own generator, self.np_random"
+            f"{asked} gave other tasks for the same seed, {seed}, so that no run could be resumed or evaluated: draw "
+            "them from the env's own generator, self.np_random"
         )
     train, held_out = drawn[: counts[0]], drawn[counts[0] :]
     common = [task for task in held_out if any(_same(task, other) for other in train)]
@@ -195,7 +196,7 @@ def _sampled(env: gymnasium.Env[Any, Any], count: int, seed: int, asked: str) ->
 
 
 def _same(task: Any, other: Any) -> bool:
-    """Whether two tasks are one: numbers, arrays, words, and dicts and lists of these."""
+    """Return whether two tasks are equal: numbers, arrays, texts, and dicts and lists of these."""
     if isinstance(task, Mapping) and isinstance(other, Mapping):
         return task.keys() == other.keys() and all(_same(task[key], other[key]) for key in task)
     if isinstance(task, Sequence) and isinstance(other, Sequence) and not isinstance(task, str):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from multiverse.envs.game_boy.game_file import Values, read_game
-from multiverse.envs.game_boy.rewards import Rewards
+from multiverse.envs.game_boy.ram import Rewards
 
 
 def rewards(tmp_path: Path, *rules: str) -> Rewards:

@@ -98,7 +98,7 @@ def test_where_there_are_two_tasks_nobody_gets_a_third(make: Any, both: set[floa
 
 
 def test_half_a_direction_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"task \[0.5\]: 1 \(forwards\) or -1 \(backwards\)"):
+    with pytest.raises(mv.InvalidRequest, match=r"task \[0.5\]: expected 1 \(forwards\) or -1 \(backwards\)"):
         HalfCheetahDir().reset_task(0.5)
 
 

@@ -128,7 +128,7 @@ def test_a_saved_env_goes_on_exactly(env: Any) -> None:
 
 def test_before_the_first_episode_there_is_none(env: Any) -> None:
     for ask in (env.get_task, lambda: env.step(env.action_space.sample())):
-        with pytest.raises(mv.InvalidRequest, match="before the first episode: reset"):
+        with pytest.raises(mv.InvalidRequest, match="before the first episode: call reset"):
             ask()
 
 

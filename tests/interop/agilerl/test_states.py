@@ -132,7 +132,7 @@ def test_a_deadline_that_passes_is_a_multiprocessing_timeout(make: Make, gate: G
     with pytest.raises(multiprocessing.TimeoutError, match=f"`{phase}_wait` has timed out after 0.02 second"):
         WAIT[phase](envs, MOMENT_S)
     assert envs._state is AsyncState.DEFAULT
-    with pytest.raises(AlreadyPendingCallError, match=f"`{phase}_wait` has timed out and its answer goes to nobody"):
+    with pytest.raises(AlreadyPendingCallError, match=f"`{phase}_wait` has timed out, and its result is lost"):
         envs.step(ACTIONS)
     gate.open()
     assert_same(envs.reset(seed=3), first_reset(3))
@@ -214,7 +214,7 @@ def test_close_does_not_wait_for_an_env_that_hangs(make: Make, gate: Gate, how: 
 def test_close_after_a_deadline_has_passed_ends_even_what_hangs(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("multiverse.interop.async_drop_in.DEFAULT_TIMEOUTS", Timeouts(close_s=10 * MOMENT_S))
+    monkeypatch.setattr("multiverse.interop.drop_in.DEFAULT_TIMEOUTS", Timeouts(close_s=10 * MOMENT_S))
     envs = make(functools.partial(Gated, str(gate)), Troupe)
     envs.reset()
     envs.step_async(EACH)

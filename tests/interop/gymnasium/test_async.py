@@ -188,7 +188,7 @@ def test_what_comes_after_its_deadline_goes_to_nobody_and_the_next_reset_works(
     assert envs._state is AsyncState.DEFAULT
     with pytest.raises(NoAsyncCallError):
         WAIT[name](envs)
-    told = f"`{name}_wait` has timed out and its answer goes to nobody: only `reset` or `close` may follow"
+    told = f"`{name}_wait` has timed out, and its result is lost: call `reset` or `close`"
     for ask in (START["step"], START["call"], ASK["set_attr"], AT_ONCE["step"][1], AT_ONCE["get_attr"][1]):
         with pytest.raises(AlreadyPendingCallError, match=told):
             ask(envs)
@@ -308,7 +308,7 @@ def test_every_env_that_raises_is_reported_and_the_last_exception_comes_back(mak
     assert isinstance(cause, mv.EnvFailed)
     assert cause.env_ids == (1, 3, 4)
     if phase in ("reset", "step"):
-        with pytest.raises(mv.RequestPending, match=r"envs \[1, 3, 4\] have raised: only `reset` or `close`"):
+        with pytest.raises(mv.RequestPending, match=r"envs \[1, 3, 4\] have raised: call `reset` or `close`"):
             envs.step(some_actions(envs))
     assert_same(envs.reset(seed=11)[0], first_reset(*[Walk] * 5, seed=11)[0])
     envs.step(some_actions(envs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -15,25 +15,22 @@ from multiverse.core.errors import InvalidRequest, MultiverseError, counted
 from multiverse.core.plan import ExecutorName
 
 if TYPE_CHECKING:
-    from multiverse.cli.comparison import Comparison, Result
-    from multiverse.cli.parallelism import Parallelism
+    from multiverse.cli.comparison import Comparison, Parallelism, Result
 
-    Found = dict[tuple[ExecutorName, int], Result | MultiverseError]
-
-Contender = tuple[ExecutorName, int]
+    Results = dict[tuple[ExecutorName, int], Result | MultiverseError]
 
 DESCRIPTION = """\
-Steps per second of an env under each executor, beside the plain loop (one
-bare env) and the machine's limit (one bare loop per usable core). Actions are
-random and drawn beforehand; resets take their time but are not counted as
-steps. Of PettingZoo envs a step is one of the env (AEC: one agent's decision)
-and actions are among those that masks leave open. Every round measures
-everything in turn; ratios are taken within a round, and the table shows
-medians over the rounds.
+Measures the steps per second of an env under each executor, beside the plain
+loop (one bare env) and the machine's limit (one bare loop per usable core).
+Actions are random and drawn beforehand; the time of resets is included, but
+they are not counted as steps. A step of a PettingZoo env is one of the env
+(AEC: one agent's decision), with actions that the masks allow. Every round
+measures everything in turn; ratios are taken within a round, and the table
+shows medians over the rounds.
 
-With --parallelism also the table of document 003: the first number of envs in
-one process (serial) and in several (process), what each takes and gives, and
-which to use.
+--parallelism adds a table of the first number of envs in one process (serial,
+simulated parallelism) and in several (process, true parallelism): what each
+costs and yields, and which to use.
 
 examples:
   multiverse bench BoxJump-v0 --num-envs 8 --parallelism
@@ -48,17 +45,17 @@ class Bench:
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     num_envs: tuple[int, ...] = (8, 64)
-    """How many envs; several numbers are measured one after another."""
+    """Number of envs; several numbers are measured one after another."""
     executors: tuple[ExecutorName, ...] = ("serial", "process", "hybrid", "thread", "auto")
-    """Which executors."""
+    """Executors to measure."""
     workers: int | None = None
-    """Threads or processes of each executor. Default: as many as the usable cores call for."""
+    """Number of threads or processes of each executor. Default: chosen by the number of usable cores."""
     seconds: float = 1.0
-    """How long each measurement takes."""
+    """Duration of each measurement."""
     rounds: int = 3
-    """How often everything is measured."""
+    """Number of times that everything is measured."""
     parallelism: bool = False
-    """Also simulated against true parallelism: cores, memory, speed, processes, GPUs and rendering."""
+    """Also compare simulated with true parallelism: cores, memory, speed, processes, GPUs and rendering."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, as a JSON object."""
     json: bool = False
@@ -68,20 +65,32 @@ class Bench:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Bench, "bench", DESCRIPTION, arguments)
     contenders = _contenders(options)
-    comparison = _measure(options, contenders)
-    found = {key: comparison.result(name) for key, name in contenders.items()}
-    both = _both_sides(options) if options.parallelism else None
+    kwargs = parsed_kwargs(options.env_kwargs)
+    comparison = _measure(options, kwargs, contenders)
+    results = {key: comparison.result(name) for key, name in contenders.items()}
+    parallelism = None
+    if options.parallelism:
+        from multiverse.cli.comparison import measured_parallelism
+
+        parallelism = measured_parallelism(
+            env=options.env,
+            num_envs=options.num_envs[0],
+            workers=options.workers,
+            kwargs=kwargs,
+            rounds=options.rounds,
+            seconds=options.seconds,
+        )
     if options.json:
-        _print_json(options, comparison, found, both)
+        _print_json(options, kwargs, comparison, results, parallelism)
     else:
-        _print_table(options, comparison, found)
-        if both is not None:
-            _print_parallelism(options, both)
+        _print_table(options, comparison, results)
+        if parallelism is not None:
+            _print_parallelism(options, parallelism)
     return int(bool(comparison.failures))
 
 
-def _contenders(options: Bench) -> dict[Contender, str]:
-    """What is to be measured, with the name it goes by; refuses what cannot be."""
+def _contenders(options: Bench) -> dict[tuple[ExecutorName, int], str]:
+    """Return what is to be measured, with its name; refuse what cannot be measured."""
     if not options.num_envs or not options.executors:
         raise InvalidRequest("--num-envs and --executors need at least one value each")
     require_positive(rounds=options.rounds, seconds=options.seconds, workers=options.workers)
@@ -94,14 +103,13 @@ def _name(executor: str, num_envs: int) -> str:
     return f"{executor}, {counted(num_envs, 'env')}"
 
 
-def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
+def _measure(options: Bench, kwargs: dict[str, Any], contenders: dict[tuple[ExecutorName, int], str]) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
     from multiverse.cli.comparison import compared
     from multiverse.executors.backends import backend_of
     from multiverse.measure import AnyVectorEnv
 
-    kwargs = parsed_kwargs(options.env_kwargs)
     (recipe,) = recipes(options.env, 1, kwargs, None)
 
     def make(executor: ExecutorName, num_envs: int) -> AnyVectorEnv:
@@ -112,18 +120,13 @@ def _measure(options: Bench, contenders: dict[Contender, str]) -> Comparison:
     return compared(recipe, makers, options.rounds, options.seconds)
 
 
-def _both_sides(options: Bench) -> Parallelism:
-    from multiverse.cli.parallelism import measured
-
-    how = options.workers, parsed_kwargs(options.env_kwargs), options.rounds, options.seconds
-    return measured(options.env, options.num_envs[0], *how)
-
-
-def _print_json(options: Bench, comparison: Comparison, found: Found, both: Parallelism | None) -> None:
+def _print_json(
+    options: Bench, kwargs: dict[str, Any], comparison: Comparison, results: Results, parallelism: Parallelism | None
+) -> None:
     print_json(
         {
             "env": options.env,
-            "env_kwargs": parsed_kwargs(options.env_kwargs),
+            "env_kwargs": kwargs,
             "seconds": options.seconds,
             "rounds": options.rounds,
             "usable_cores": comparison.cores,
@@ -135,50 +138,44 @@ def _print_json(options: Bench, comparison: Comparison, found: Found, both: Para
             "results": [
                 {"executor": executor, "num_envs": num_envs}
                 | ({"failure": one_line(result)} if isinstance(result, MultiverseError) else asdict(result))
-                for (executor, num_envs), result in found.items()
+                for (executor, num_envs), result in results.items()
             ],
-            **({} if both is None else {"parallelism": both.as_plain()}),
+            **({} if parallelism is None else {"parallelism": parallelism.as_plain()}),
         }
     )
 
 
-def _print_table(options: Bench, comparison: Comparison, found: Found) -> None:
+def _print_table(options: Bench, comparison: Comparison, results: Results) -> None:
     table = table_of(
         f"{options.env}: median of {options.rounds} × {options.seconds:g} s",
         ("executor",),
         ("envs", "steps/s", "of the\nlimit", "× plain\nloop", "start-up\nseconds", "MB per\nworker"),
     )
-    plain, limit = (lambda one: one.plain_steps_per_s), (lambda one: one.limit_steps_per_s)
+    plain = comparison.median(lambda one: one.plain_steps_per_s)
+    limit = comparison.median(lambda one: one.limit_steps_per_s)
     share = comparison.median(lambda one: one.plain_steps_per_s / one.limit_steps_per_s)
-    ratio = comparison.median(lambda one: one.limit_steps_per_s / one.plain_steps_per_s)
-    table.add_row("plain loop", "1", f"{comparison.median(plain):,.0f}", percent(share), "1.00")
-    limit_row = (
-        "the machine's limit",
-        str(comparison.cores),
-        f"{comparison.median(limit):,.0f}",
-        percent(1),
-        f"{ratio:.2f}",
-    )
-    table.add_row(*limit_row, end_section=True)
-    for (executor, num_envs), result in found.items():
+    ratio = f"{comparison.median(lambda one: one.limit_steps_per_s / one.plain_steps_per_s):.2f}"
+    table.add_row("plain loop", "1", f"{plain:,.0f}", percent(share), "1.00")
+    table.add_row("the machine's limit", str(comparison.cores), f"{limit:,.0f}", percent(1), ratio, end_section=True)
+    for (executor, num_envs), result in results.items():
         table.add_row(*_cells(executor, num_envs, result))
     console = ResultConsole()
     console.print(table)
     if comparison.machine_is_busy:
         console.print(BUSY_MACHINE, soft_wrap=True)
-    for (executor, num_envs), result in found.items():
+    for (executor, num_envs), result in results.items():
         if isinstance(result, MultiverseError):
             console.print(f"{_name(executor, num_envs)}: {one_line(result)}", markup=False, soft_wrap=True)
 
 
-def _print_parallelism(options: Bench, both: Parallelism) -> None:
-    count = _name("", options.num_envs[0]).removeprefix(", ")
-    table = table_of(f"{options.env}, {count}", ("Feature", "Simulated Parallelism", "True Parallelism"), ())
-    for row in both.rows():
+def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
+    title = f"{options.env}, {counted(options.num_envs[0], 'env')}"
+    table = table_of(title, ("Feature", "Simulated Parallelism", "True Parallelism"), ())
+    for row in parallelism.rows():
         table.add_row(*row)
     console = ResultConsole()
     console.print(table)
-    console.print(both.advice(), markup=False, soft_wrap=True)
+    console.print(parallelism.advice(), markup=False, soft_wrap=True)
 
 
 def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`multiverse check-env ENV`: what is wrong with an env, in plain words."""
+"""`multiverse check-env ENV`: find what is wrong with an env."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Checks one env: building and closing, spaces, reset and step, seeds and
 replays, several copies in one process, what it leaves behind, what it costs.
-Each finding says what was seen, why it matters and what to change. A hang or
-a crash of the env is a finding too. PettingZoo envs, parallel and AEC, are
-checked agent by agent. Exit code 1 when there are errors.
+Each finding gives the evidence, the reason why it matters, and what to
+change. A hang or a crash of the env is a finding too. PettingZoo envs,
+parallel and AEC, are checked agent by agent. Exit code 1 when there are
+errors.
 
 examples:
   multiverse check-env my_module:make_env
@@ -36,11 +37,11 @@ class CheckEnv:
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     seed: int = 0
-    """Of the episodes and of the random actions."""
+    """Seed of the episodes and of the random actions."""
     steps: int = 1000
-    """Of the longest rollout; slow envs are stepped for 3 s at most."""
+    """Length of the longest rollout; slow envs are stepped for 3 s at most."""
     timeout_s: float = 60.0
-    """An env that does not answer for so long hangs; a check of a slow one is stopped after half of it."""
+    """Time after which an env that does not answer hangs; a check of a slow env stops after half of it."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, as a JSON object."""
     strict: bool = False
@@ -52,20 +53,11 @@ class CheckEnv:
 def run(arguments: Sequence[str]) -> int:
     options = parse(CheckEnv, "check-env", DESCRIPTION, arguments)
     require_positive(steps=options.steps, timeout_s=options.timeout_s)
-    report = _examined(options)
-    if options.json:
-        _print_json(options, report)
-    else:
-        _print_findings(report)
-    return int(bool(report.errors or (options.strict and report.warnings)))
-
-
-def _examined(options: CheckEnv) -> CheckReport:
+    kwargs = parsed_kwargs(options.env_kwargs)
     from multiverse.env_checker.examine import CHECKS, examine
 
-    kwargs = parsed_kwargs(options.env_kwargs)
     with Progress(len(CHECKS)) as progress:
-        return examine(
+        report = examine(
             options.env,
             env_kwargs=kwargs,
             seed=options.seed,
@@ -73,11 +65,18 @@ def _examined(options: CheckEnv) -> CheckReport:
             timeout_s=options.timeout_s,
             progress=lambda name: progress.next(f"checking: {name}"),
         )
+    if options.json:
+        findings, checks = ([asdict(one) for one in part] for part in (report.findings, report.checks))
+        counts = {"ok": report.ok, "errors": len(report.errors), "warnings": len(report.warnings)}
+        about = {"env": report.env, "env_kwargs": kwargs, "seed": report.seed}
+        print_json({**about, **counts, "findings": findings, "checks": checks})
+    else:
+        _print_findings(report)
+    return int(bool(report.errors or (options.strict and report.warnings)))
 
 
 def _print_findings(report: CheckReport) -> None:
-    """Each finding in lines of its own: what, why, and what to do."""
-
+    """Print each finding with its evidence, its reason and its remedy."""
     console = ResultConsole()
     for finding in report.findings:
         style = STYLES["failed"] if finding.severity == "error" else STYLES.get(finding.severity, "")
@@ -87,18 +86,3 @@ def _print_findings(report: CheckReport) -> None:
     for line in report.not_done:
         console.print(Text(line, STYLES["warning"]))
     console.print(report.summary, markup=False, soft_wrap=True)
-
-
-def _print_json(options: CheckEnv, report: CheckReport) -> None:
-    print_json(
-        {
-            "env": report.env,
-            "env_kwargs": parsed_kwargs(options.env_kwargs),
-            "seed": report.seed,
-            "ok": report.ok,
-            "errors": len(report.errors),
-            "warnings": len(report.warnings),
-            "findings": [asdict(finding) for finding in report.findings],
-            "checks": [asdict(run) for run in report.checks],
-        }
-    )

@@ -1,4 +1,4 @@
-"""`multiverse compare RUN RUN`: in what runs differ, and how they did."""
+"""`multiverse compare RUN RUN`: settings in which runs differ, and their results."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from multiverse.cli.curves import Curve
 
 DESCRIPTION = """\
-Puts runs side by side: the settings in which they differ, the returns of
-their last and best evaluations, their speed, and where their time went. Runs
-that differ only in their seed are one column, with the interquartile mean of
-their returns and its 95 % bootstrap interval.
+Compares runs: the settings in which they differ, the returns of their last
+and best evaluations, their speed, and how their time was spent. Runs that
+differ only in their seed are one column, with the interquartile mean of their
+returns and its 95 % bootstrap interval.
 
 examples:
   multiverse compare runs/CartPole-v1/ppo-0-… runs/CartPole-v1/dqn-0-…
@@ -31,7 +31,7 @@ class Compare:
     """Options of `multiverse compare`."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories above: then all runs in them."""
+    """Directories of runs, or directories that contain runs."""
     json: bool = False
     """Print one JSON object."""
 
@@ -43,16 +43,16 @@ def run(arguments: Sequence[str]) -> int:
     curves = curves_of(options.runs)
     if len(curves) < 2:
         only = f": {', '.join(options.runs)} has runs of one kind only ({curves[0].label})" if curves else ""
-        raise InvalidRequest(f"compare what? Name a second run, or a directory with several{only}")
+        raise InvalidRequest(f"compare needs two kinds of runs: name a second run, or a directory with several{only}")
     settings = differing([curve.runs[0] for curve in curves])
     if options.json:
-        print_json({"runs": [_found(curve) for curve in curves], "settings": settings})
+        print_json({"runs": [_summary(curve) for curve in curves], "settings": settings})
     else:
         _print(curves, settings)
     return 0
 
 
-def _found(curve: Curve) -> dict[str, Any]:
+def _summary(curve: Curve) -> dict[str, Any]:
     return {
         "label": curve.label,
         "paths": [str(run.path) for run in curve.runs],
@@ -66,11 +66,11 @@ def _found(curve: Curve) -> dict[str, Any]:
 
 
 def _print(curves: Sequence[Curve], settings: dict[str, list[Any]]) -> None:
-    """A column for each, numbered; which is which stands above."""
+    """Print a table with a numbered column for each curve, below a list of the numbers."""
     from multiverse.cli.curves import in_figures
     from multiverse.training.config.budget import PARTS
 
-    console, every = ResultConsole(), [_found(curve) for curve in curves]
+    console, every = ResultConsole(), [_summary(curve) for curve in curves]
     for number, one in enumerate(every, start=1):
         more = f" and {len(one['paths']) - 1} more" if len(one["paths"]) > 1 else ""
         console.print(f"{number}: {one['label']} ({one['paths'][0]}{more})", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`multiverse demo`: the main job in under a minute: train, then speed beside what people use today."""
+"""`multiverse demo`: train, then compare the speed with Gymnasium's vector envs, in under a minute."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SYNC, ASYNC, OURS = "gymnasium SyncVectorEnv", "gymnasium AsyncVectorEnv", "mult
 
 DESCRIPTION = f"""\
 Trains {NUM_ENVS} copies of {ENV} until an evaluation on unseen seeds reaches a
-mean return of {TARGET:g} (of 500), in a run that you can look at afterwards, and
-draws its curve where the extra `plot` is installed. Then
-steps as many with random actions: one bare env in a loop, Gymnasium's two
-vector envs, and multiverse, beside the machine's limit (one bare loop per
-usable core). Takes less than a minute. Exit code 1 if it learned less.
+mean return of {TARGET:g} (of 500), in a run that you can examine afterwards,
+and draws its curve if the extra `plot` is installed. Then measures the speed
+of one bare env in a loop, of Gymnasium's two vector envs and of multiverse,
+with random actions, beside the machine's limit (one bare loop per usable
+core). Takes less than a minute. Exit code 1 if the target is not reached.
 
 example:
   multiverse demo"""
@@ -53,11 +53,11 @@ class Demo:
     train: bool = True
     """--no-train shows the speed only."""
     seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Of the training."""
+    """Seed of the training."""
     seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 0.5
-    """How long each measurement of speed takes."""
+    """Duration of each measurement of speed."""
     rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 2
-    """How often everything is measured; the table shows medians."""
+    """Number of times that everything is measured; the table shows medians."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _train(seed: int) -> bool:
-    """Whether it learned enough."""
+    """Train, and return whether the target was reached."""
     from multiverse.training.config.train_config import config_for
     from multiverse.training.progress import LinePrinter, ProgressLines, run_with_sinks
     from multiverse.training.run import start_run
@@ -85,7 +85,7 @@ def _train(seed: int) -> bool:
 
 
 def _draw(run: Path) -> None:
-    """Its learning curve; where matplotlib is not installed, how to come by it."""
+    """Draw the learning curve, or print how to get it if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
         print(f"Its learning curve: pip install 'multiverse[plot]', then multiverse plot {run}")
         return
@@ -96,20 +96,16 @@ def _draw(run: Path) -> None:
 
 
 def _compare(options: Demo) -> None:
-    comparison = _measure(options)
-    for error in comparison.failures.values():
-        raise error
-    _print_results(comparison)
-
-
-def _measure(options: Demo) -> Comparison:
     import multiverse as mv
     from multiverse.adapters.env_source import recipes
     from multiverse.cli.comparison import compared
 
     contenders = {SYNC: _sync, ASYNC: _async, OURS: lambda: mv.make_vec(ENV, NUM_ENVS)}
     (recipe,) = recipes(ENV, 1, None, None)
-    return compared(recipe, contenders, options.rounds, options.seconds)
+    comparison = compared(recipe, contenders, options.rounds, options.seconds)
+    for error in comparison.failures.values():
+        raise error
+    _print_results(comparison)
 
 
 def _sync() -> AnyVectorEnv:
@@ -119,7 +115,7 @@ def _sync() -> AnyVectorEnv:
 
 
 def _async() -> AnyVectorEnv:
-    """Its workers would each print a traceback at Ctrl-C: they start with a handler that only takes note."""
+    """Start the workers with a handler that only notes Ctrl-C: otherwise each would print a traceback."""
     import gymnasium
 
     noted: list[int] = []

@@ -1,8 +1,8 @@
-"""`multiverse doctor`: is this machine fit for it, and what helps where it is not."""
+"""`multiverse doctor`: check this machine, and say how to fix what keeps multiverse from working."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from multiverse.cli.doctor_checks import Finding
     from multiverse.cli.self_test import Outcome
 
+
 DESCRIPTION = """\
 Checks this machine: Python, platform, cores, memory, limits, shared memory,
-every way to start a worker, GPU, optional packages. Each check says what it
-found and what helps. Exit code 1 when something keeps multiverse from
+every way to start a worker, GPU, optional packages. Each check reports what
+it found, and what to do. Exit code 1 when something keeps multiverse from
 working.
 
 examples:
@@ -31,7 +32,7 @@ class Doctor:
     json: bool = False
     """Print one JSON object instead of lines."""
     self_test: bool = False
-    """Also step envs under every executor and start method, compare them bit for bit, and look for leaks."""
+    """Also step envs under every executor and start method, compare the results bit for bit, and look for leaks."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -40,28 +41,29 @@ def run(arguments: Sequence[str]) -> int:
     if not options.json:
         _print_findings(findings)
     outcomes = _run_self_test(quiet=options.json) if options.self_test else []
-    healthy = all(f.status != "blocking" for f in findings) and all(o.passed for o in outcomes)
+    healthy = all(f.status != "blocking" for f in findings.values()) and all(o.passed for o in outcomes)
     if options.json:
-        _print_json(healthy, findings, outcomes)
+        checks = [{"name": name, **asdict(finding)} for name, finding in findings.items()]
+        self_test = {"self_test": [asdict(outcome) for outcome in outcomes]} if outcomes else {}
+        print_json({"healthy": healthy, "checks": checks, **self_test})
     else:
-        print("\nNothing keeps multiverse from working here." if healthy else "\nFix what is marked above.")
-    return 0 if healthy else 1
+        print("\nmultiverse works on this machine." if healthy else "\nFix what is marked above.")
+    return int(not healthy)
 
 
-def _examine() -> list[Finding]:
+def _examine() -> dict[str, Finding]:
     from multiverse.cli.doctor_checks import all_checks, examine
 
-    checks = all_checks()
-    findings = []
+    checks, findings = all_checks(), {}
     with Progress(len(checks)) as progress:
         for name, check in checks.items():
-            progress.next(f"looking at: {name}")
-            findings.append(examine(name, check))
+            progress.next(f"checking: {name}")
+            findings[name] = examine(check)
     return findings
 
 
 def _run_self_test(quiet: bool) -> list[Outcome]:
-    """Each outcome is printed as soon as it is there."""
+    """Run the self-test, and print each outcome at once."""
     from multiverse.cli.self_test import run_self_test
 
     console, outcomes = ResultConsole(), []
@@ -70,23 +72,14 @@ def _run_self_test(quiet: bool) -> list[Outcome]:
     for outcome in run_self_test():
         outcomes.append(outcome)
         if not quiet:
-            console.print_status("ok" if outcome.passed else "failed", outcome.name, 38, _timed(outcome))
+            text = f"{outcome.seconds:.2f} s" + ("" if outcome.passed else f": {outcome.detail}")
+            console.print_status("ok" if outcome.passed else "failed", outcome.name, 38, text)
     return outcomes
 
 
-def _timed(outcome: Outcome) -> str:
-    return f"{outcome.seconds:.2f} s" + ("" if outcome.passed else f": {outcome.detail}")
-
-
-def _print_findings(findings: Sequence[Finding]) -> None:
-    console = ResultConsole()
-    width = max(len(f.name) for f in findings)
-    for finding in findings:
-        console.print_status(finding.status, finding.name, width, finding.found)
+def _print_findings(findings: Mapping[str, Finding]) -> None:
+    console, width = ResultConsole(), max(map(len, findings))
+    for name, finding in findings.items():
+        console.print_status(finding.status, name, width, finding.found)
         if finding.advice:
             console.print_status("", "", width, f"→ {finding.advice}")
-
-
-def _print_json(healthy: bool, findings: Sequence[Finding], outcomes: Sequence[Outcome]) -> None:
-    said = {"healthy": healthy, "checks": [asdict(f) for f in findings]}
-    print_json({**said, "self_test": [asdict(o) for o in outcomes]} if outcomes else said)

@@ -39,18 +39,31 @@ examples:
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Options of `multiverse evaluate`."""
+class RunOptions:
+    """Options of every command that plays with the policy of a run."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """The run's directory, a checkpoint in it, or a directory above: then the run written to last. The directory of
-    several seeds: every one of them."""
-    episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
-    """How many."""
+    """Directory of the run, a checkpoint in it, or a directory above: then the run that was written to last."""
     which: Literal["latest", "best"] = "latest"
     """The latest checkpoint, or the one with the best evaluation."""
-    best: bool = False
-    """The same as --which best."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
+    """The env, for a run whose env was an object of a program."""
+    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
+    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
+    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
+    """Your network, for a run whose network was a class of a program, or has moved."""
+    trust: bool = False
+    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
+
+    def source(self) -> dict[str, Any]:
+        """Return what replaces or allows code that the run names."""
+        return {"env": self.env, "algorithm": self.algorithm, "network": self.network, "trust": self.trust}
+
+
+@dataclass(frozen=True)
+class EpisodeOptions(RunOptions):
+    """Options of every command that plays new episodes with the policy of a run."""
+
     seed: int | None = None
     """Seed of the episodes. Default: 1000000; the run's own evaluations have `evaluation_seed`, 0 by default."""
     opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
@@ -60,16 +73,29 @@ class Evaluate:
     """Draw the actions. Default: as in the run's own evaluations (`evaluation_deterministic`)."""
     deterministic: bool = False
     """Take the most likely actions."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
-    """The env, for a run whose env was an object of a program."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
-    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
-    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
-    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
-    """Your network, for a run whose network was a class of a program, or has moved."""
-    trust: bool = False
-    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
+
+    def conditions(self) -> dict[str, Any]:
+        """Return the conditions under which episodes are played, other than their seed."""
+        if self.stochastic and self.deterministic:
+            raise InvalidRequest("--stochastic and --deterministic cannot be used together")
+        deterministic = self.deterministic if self.stochastic != self.deterministic else None
+        kwargs = parsed_kwargs(self.env_kwargs) or None
+        return {"opponent": self.opponent, "deterministic": deterministic, "env_kwargs": kwargs}
+
+
+@dataclass(frozen=True)
+class Evaluate(EpisodeOptions):
+    """Options of `multiverse evaluate`."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Directory of the run, a checkpoint in it, or a directory above: then the run that was written to last. The
+    directory of several seeds: every one of them."""
+    episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
+    """Number of episodes."""
+    best: bool = False
+    """The same as --which best."""
     json: bool = False
     """Print one JSON object, with every episode."""
 
@@ -77,7 +103,7 @@ class Evaluate:
 def run(arguments: Sequence[str]) -> int:
     options = parse(Evaluate, "evaluate", DESCRIPTION, arguments)
     require_positive(episodes=options.episodes)
-    kwargs = parsed_kwargs(options.env_kwargs)
+    conditions = options.conditions()
     from multiverse.training.loading import chosen_seed, evaluate_saved
     from multiverse.training.objects import RunObjects
     from multiverse.training.opening import migrate, open_run
@@ -87,14 +113,13 @@ def run(arguments: Sequence[str]) -> int:
     several, which = find_set(options.run), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
     objects = RunObjects(env=options.env, algorithm=options.algorithm, network=options.network)
-    objects = dataclasses.replace(objects, env_kwargs=kwargs or None, opponent=options.opponent)
-    common: dict[str, Any] = {"episodes": options.episodes, "trust": options.trust}
-    common["deterministic"] = deterministic_or_not(options.stochastic, options.deterministic)
+    brought = {"env_kwargs": conditions.pop("env_kwargs"), "opponent": conditions.pop("opponent")}
+    objects = dataclasses.replace(objects, **brought)
     opened = {seed: migrate(open_run(one, which)) for seed, one in runs.items()}
     reports = dict[Any, dict[str, Any]]()
     for of_run, saved in opened.items():
         seed = chosen_seed(saved, options.seed)
-        result = evaluate_saved(saved, objects, seed=seed, **common)
+        result = evaluate_saved(saved, objects, seed=seed, episodes=options.episodes, trust=options.trust, **conditions)
         reports[of_run] = report = _report(options, saved, result, seed)
         if not options.json:
             _print(report)
@@ -109,7 +134,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _begun(several: Path) -> dict[int | None, str]:
-    """By seed, the runs of a set that were begun; of the others it is said that they are left out."""
+    """Return the runs of a set that have begun, by seed; warn about the others."""
     from multiverse.training.seed_runs import read_set
 
     runs = {seed: several / f"seed-{seed}" for seed in read_set(several)["seeds"]}
@@ -119,13 +144,6 @@ def _begun(several: Path) -> dict[int | None, str]:
     for seed in (seed for seed, run in runs.items() if not run.exists()):
         print(f"seed {seed} has not begun: left out; {again} goes on with it", file=sys.stderr)
     return {seed: str(run) for seed, run in runs.items() if run.exists()}
-
-
-def deterministic_or_not(stochastic: bool, deterministic: bool) -> bool | None:
-    """None: nobody says."""
-    if stochastic and deterministic:
-        raise InvalidRequest("--stochastic and --deterministic: one of them")
-    return None if stochastic == deterministic else deterministic
 
 
 def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`multiverse list`: what there is to train, with what, and what has been trained."""
+"""`multiverse list`: list envs, presets, algorithms, networks and runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from multiverse.core.plain_files import read_plain
 from multiverse.networks import SUMMARIES
 
 DESCRIPTION = """\
-Lists envs (of Gymnasium's registry, and our own), presets (settings known to
-suit an env), algorithms, built-in networks (--network), and runs below a
-directory, newest last. Without a word: all but envs.
+Lists envs (of Gymnasium's registry, and our own), presets (tested settings
+for an env), algorithms, built-in networks (--network), and runs below a
+directory, newest last. Without WHAT: all but envs.
 
 examples:
   multiverse list
@@ -32,7 +32,7 @@ examples:
 
 What = Literal["everything", "envs", "presets", "algorithms", "networks", "runs"]
 KEPT_SPACE = "\0"
-"""Inside a flag and its values, where no line is broken."""
+"""Replaces a space inside a flag and its values, where lines are not broken."""
 NO_RUNS = "  none yet: `multiverse train CartPole-v1` makes one"
 
 
@@ -43,7 +43,7 @@ class List:
     what: Annotated[tyro.conf.Positional[What], tyro.conf.arg(metavar="WHAT")] = "everything"
     """envs, presets, algorithms, networks or runs."""
     root: str = "runs"
-    """Where to look for runs."""
+    """Directory in which to look for runs."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -63,13 +63,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def algorithm_lines() -> list[str]:
-    """Each with the first line of its module."""
+    """Return each algorithm with the first line of its module."""
     modules = {name: importlib.import_module(where.partition(":")[0]) for name, where in ALGORITHMS.items()}
     return [f"  {name}  {str(module.__doc__).partition(chr(10))[0]}" for name, module in modules.items()]
 
 
 def env_names() -> list[str]:
-    """Every id that Gymnasium has an env for here, and our own."""
+    """Return every id that Gymnasium can make here, and our own."""
     import gymnasium
 
     import multiverse.envs  # noqa: F401
@@ -79,14 +79,14 @@ def env_names() -> list[str]:
 
 
 def _is_gone(spec: Any) -> bool:
-    """An id that only says where its env has gone to, as MuJoCo's v2 and v3 do, or whose jax is not here."""
+    """Return whether an id only says where its env has moved, as MuJoCo's v2 and v3, or needs jax, which is missing."""
     if callable(spec.entry_point):
         return getattr(spec.entry_point, "__name__", "").startswith("_raise_")
     return spec.namespace in ("phys2d", "tabular") and importlib.util.find_spec("jax") is None
 
 
 def preset_lines() -> list[str]:
-    """Each with its settings as flags, ready to be typed, and below that what was seen of it."""
+    """Return each preset with its settings as flags, and its results below."""
     from multiverse.training.config.train_config import presets, tried
 
     return [
@@ -94,7 +94,7 @@ def preset_lines() -> list[str]:
         for (env, name), found in presets().items()
         for line in (
             *_broken(f"  {env} ({name}): {_as_flags({'algorithm': name, **found})}"),
-            f"      {tried().get((env, name), 'untried: nobody has run it to its end yet')}",
+            f"      {tried().get((env, name), 'not validated to its full budget')}",
         )
     ]
 
@@ -107,15 +107,15 @@ def _as_flags(settings: dict[str, Any]) -> str:
 
 
 def _broken(line: str) -> list[str]:
-    """Lines that a shell reads as one, of at most 100 columns unless one flag has more."""
+    """Return lines that a shell reads as one, of at most 100 columns unless one flag is longer."""
     parts = textwrap.wrap(line, 98, subsequent_indent=6 * " ", break_long_words=False, break_on_hyphens=False)
     return [part.replace(KEPT_SPACE, " ") + (" \\" if part is not parts[-1] else "") for part in parts]
 
 
 def run_lines(root: Path) -> list[str]:
-    """One for every run, by when it was last written to."""
+    """Return a line for every run, ordered by when it was last written to."""
     found = [path.parent for path in root.rglob("config.yaml")] if root.is_dir() else []
-    # As is_run, which needs the extra for training.
+    # The same as is_run, which needs the extra for training.
     runs = [path for path in found if (path / "checkpoints").is_dir() or (path / "metrics.jsonl").is_file()]
     return [f"  {path}  {_state_of(path)}" for path in sorted(runs, key=_age)]
 
@@ -133,4 +133,4 @@ def _state_of(run: Path) -> str:
         state = "finished" if summary["finished"] else "interrupted"
         return f"{state} at {summary['env_steps']:,} env steps{returned}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return "under way, or ended without a summary"
+        return "running, or ended without a summary"

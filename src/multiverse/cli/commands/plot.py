@@ -1,4 +1,4 @@
-"""`multiverse plot RUN…`: pictures of runs."""
+"""`multiverse plot RUN…`: draw figures of runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from multiverse.cli.main import parse
 from multiverse.core.errors import InvalidRequest
 
 DESCRIPTION = """\
-Draws learning curves, evaluations, speed and where the time went, as a PNG
-and as one HTML page that needs no other file. Runs that differ only in their
-seed are one line: interquartile means, with a band that is their 95 %
-bootstrap interval. Needs the extra `plot`.
+Draws learning curves, evaluations, speed and the time split, as a PNG and as
+one self-contained HTML page. Runs that differ only in their seed are one
+line, of interquartile means, with their 95 % bootstrap interval as a band.
+Needs the extra `plot`.
 
 examples:
   multiverse plot runs/CartPole-v1
@@ -31,11 +31,11 @@ class Plot:
     """Options of `multiverse plot`."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories above: then all runs in them."""
+    """Directories of runs, or directories that contain runs."""
     metrics: tuple[str, ...] = ()
-    """Metrics to be drawn as well, by their names in metrics.jsonl."""
+    """Further metrics to draw, by their names in metrics.jsonl."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """A .png, .svg, .pdf or .html, or a folder for plot.png and plot.html; else where RUN is or, of several, here."""
+    """A .png, .svg, .pdf or .html file, or a folder for plot.png and plot.html. Default: RUN or, for several, here."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,9 +55,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequence[str]) -> list[Path]:
-    """Where to: one file that is named, or one of each kind in a folder."""
+    """Return the files to write: the one that is named, or one of each kind in a folder."""
     if not runs:
-        raise InvalidRequest("which run? Its directory, or one above: runs/CartPole-v1")
+        raise InvalidRequest("no run is named: pass its directory, or one that contains runs, such as runs/CartPole-v1")
     asked = Path(out) if out is not None else Path(runs[0] if len(runs) == 1 else ".")
     if out is None or asked.is_dir() or out.endswith("/"):
         return [asked / f"{name}.{kind}" for kind in kinds]
@@ -67,8 +67,8 @@ def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequen
     return [asked]
 
 
-def write(file: Path, content: bytes, told: TextIO | None = None) -> None:
-    """Whole, or not at all; and say so, on standard output or there."""
+def write(file: Path, content: bytes, stream: TextIO | None = None) -> None:
+    """Write a file completely or not at all, and print its name, on standard output or on `stream`."""
     from multiverse.training.runs.files import replace_file
 
     try:
@@ -76,4 +76,4 @@ def write(file: Path, content: bytes, told: TextIO | None = None) -> None:
         replace_file(file, content)
     except OSError as error:
         raise InvalidRequest(f"{file} cannot be written: {error.strerror or error}") from error
-    print(file, file=told)
+    print(file, file=stream)

@@ -1,4 +1,4 @@
-"""`multiverse report RUN`: everything about a run in one file."""
+"""`multiverse report RUN`: write a report of a run in one file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from multiverse.cli.commands.plot import write, written_files
 from multiverse.cli.main import parse
 
 DESCRIPTION = """\
-Writes one HTML file that needs no other: how the run went, its curves, the
-last video that was recorded, failures, settings, and where it ran (versions,
-machine, commit, command line). Of a directory of several runs: all of them,
-those that differ only in their seed as one. Needs the extra `plot`.
+Writes one self-contained HTML file: results, curves, the last recorded video,
+failures, settings, and the environment (versions, machine, commit, command
+line). A directory of several runs gives one report of all of them, in which
+runs that differ only in their seed are one curve. Needs the extra `plot`.
 
 examples:
   multiverse report runs/CartPole-v1/ppo-0-20260101-120000
@@ -27,9 +27,9 @@ class Report:
     """Options of `multiverse report`."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories above: then all runs in them."""
+    """Directories of runs, or directories that contain runs."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """An .html file, or a folder for report.html; else where RUN is or, of several, here."""
+    """An .html file, or a folder for report.html. Default: RUN or, for several, here."""
 
 
 def run(arguments: Sequence[str]) -> int:

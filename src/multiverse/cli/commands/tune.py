@@ -1,14 +1,19 @@
-"""`multiverse tune ENV`: how to run this env on this machine; with `--search`, its hyper-parameters (cli/search.py)."""
+"""`multiverse tune ENV`: find how to run an env on this machine; with `--search`, its hyper-parameters (cli/search.py).
+
+Ways to run it are measured: executors, then numbers of envs, then numbers of workers, doubled as long as that gains
+something."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -16,13 +21,22 @@ from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.commands.plot import write
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
+from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.plan import Plan, PlannedExecutor
+from multiverse.executors import machine
+from multiverse.executors.backends import BACKENDS
+from multiverse.executors.choose import decide
+from multiverse.measure import step_rate
+
+if TYPE_CHECKING:
+    from multiverse.training.session import Session
 
 DESCRIPTION = """\
 Measures which executor, how many envs and how many workers collect the most
-env steps per second here, with the acting of an algorithm's policy as its
-training collects them. Envs are doubled until that gains less than 5 % twice
-in a row, then workers as long as it gains as much. The best is told in a
-sentence and written to a file, for `multiverse train --plan FILE` and
+env steps per second here, with an algorithm's policy acting as in training.
+The number of envs is doubled until that gains less than 5 % twice in a row,
+then the number of workers as long as it gains as much. The best choice is
+printed, and written to a file for `multiverse train --plan FILE` and
 `mv.make_vec(ENV, plan=FILE)`.
 
 With --search it tries hyper-parameters instead, by training with each.
@@ -41,25 +55,25 @@ class Tune:
     env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
     """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
     algorithm: str = DEFAULT_ALGORITHM
-    """Whose policy acts, with the settings of the env's preset; random: actions drawn beforehand, in lock-step."""
+    """Algorithm whose policy acts, with the settings of the env's preset; random: drawn actions, in lock-step."""
     num_envs: int | None = None
-    """How many envs, if that is not to be found: it changes what is learned too."""
+    """Fixed number of envs: it also changes what is learned. Default: found by measuring."""
     workers: int | None = None
-    """How many workers, if that is not to be found."""
+    """Fixed number of workers. Default: found by measuring."""
     executors: tuple[str, ...] = ("serial", "thread", "process", "hybrid")
-    """Which executors."""
+    """Executors to measure."""
     seconds: float = 0.5
-    """How long each measurement takes."""
+    """Duration of each measurement."""
     rounds: int = 2
-    """How often each is measured: the best counts."""
+    """Number of measurements of each, of which the best counts."""
     env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
     """Arguments for the env, as a JSON object."""
     exhaustive: bool = False
-    """Then measure every combination up to four times as many envs, and tell what the search has missed."""
+    """Then measure every combination up to four times as many envs, and report what the search has missed."""
     search: Annotated[str | None, tyro.conf.arg(metavar="SETTINGS")] = None
-    """Another thing: hyper-parameters, learning_rate,batch_size say. `multiverse tune --search= --help` tells of it."""
+    """Search hyper-parameters instead, such as learning_rate,batch_size: see `multiverse tune --search= --help`."""
     out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "plan.json"
-    """Where the plan goes."""
+    """File of the plan."""
     json: bool = False
     """Print the plan as well, as one JSON object."""
 
@@ -74,12 +88,9 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.adapters.env_source import recipes
     from multiverse.algorithms import algorithm_class, known_name
     from multiverse.cli.comparison import machine_is_busy
-    from multiverse.cli.tuning import RANDOM, Measuring, Search, checked_executors, plan_file, sentence
-    from multiverse.core.plan import Plan
-    from multiverse.executors import machine
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
-    (recipe,) = recipes(options.env, 1, kwargs, None)  # what is not there is one sentence, at once
+    (recipe,) = recipes(options.env, 1, kwargs, None)  # an env that does not exist is refused at once
     options = dataclasses.replace(options, algorithm=known_name(options.algorithm))
     if options.algorithm != RANDOM:
         algorithm_class(options.algorithm)
@@ -88,28 +99,269 @@ def run(arguments: Sequence[str]) -> int:
         print(BUSY_MACHINE, file=sys.stderr, flush=True)
     measure = Measuring(options.env, kwargs, options.algorithm, options.seconds, options.rounds)
     search = Search(measure, cores, lambda line: print(line, file=sys.stderr, flush=True))
-    found = search.best(executors, options.num_envs, options.workers)
+    best = search.best(executors, options.num_envs, options.workers)
     about = {"env": options.env, "env_kwargs": kwargs, "algorithm": options.algorithm, "usable_cores": cores}
     about |= {"collected": measure.collected, "machine_is_busy": busy}
-    told, content = sentence(search, found), plan_file(search, found, about)
+    text, content = sentence(search, best), plan_file(search, best, about)
     if options.exhaustive:
-        best = max(search.everything(executors, found, options.num_envs), key=search.rate)
-        share = 1.0 if best == found else search.in_turn([found, best])[found]
-        told += f"\nOf every combination the best is {best}: measured in turn, the plan has {percent(share)} of it."
+        top = max(search.everything(executors, best, options.num_envs), key=search.rate)
+        share = 1.0 if top == best else search.in_turn([best, top])[best]
+        text += f"\nOf every combination the best is {top}: measured in turn, the plan has {percent(share)} of it."
         content["share_of_best"] = share
     write(Path(options.out), f"{json.dumps(content, indent=2)}\n".encode(), sys.stderr)
     if options.json:
         print_json(content)
     else:
-        print(told)
-        costs = Plan(found.executor, found.workers, None, "auto", "").a_crash_costs
+        print(text)
+        costs = Plan(best.executor, best.workers, None, "auto", "").a_crash_costs
         print(f"Actions of {options.algorithm}, collected {measure.collected}; a crash of an env costs {costs}.")
         if options.num_envs is None and options.algorithm != RANDOM:
             print(
-                f"How many envs there are changes what a run learns too, and {found.num_envs} are best for speed only: "
+                f"The number of envs also changes what a run learns, and {best.num_envs} are best for speed only: "
                 "compare returns, or keep the number (--num-envs)."
             )
         if busy:
             print(BUSY_MACHINE)
         print(f"Use it: multiverse train {options.env} --plan {options.out}")
     return 0
+
+
+# -- the search ---------------------------------------------------------------------------------------------------
+WORTH_IT = 1.05  # a doubling must gain this much
+IN_VAIN = 2  # number of doublings in a row that gain less, after which envs are not doubled again
+HOPELESS = 0.25  # share of the best executor's rate, below which an executor is given up
+CLOSE = 0.75  # share of the fastest rate, above which a way is measured again, in turn with the fastest
+TURNS = 3
+MOST_ENVS = 1024
+STEPS = 32  # rows of a rollout: enough to be collected as in training, and short for slow envs too
+RANDOM = "random"
+
+
+@dataclass(frozen=True, order=True)
+class Way:
+    """One way to run the envs."""
+
+    executor: PlannedExecutor
+    workers: int
+    num_envs: int
+
+    def __str__(self) -> str:
+        workers = f", {counted(self.workers, 'worker')}" if self.workers else ""
+        return f"{self.executor}{workers}, {counted(self.num_envs, 'env')}"
+
+
+Measure = Callable[[Way], float]
+"""Env steps per second."""
+
+
+class Search:
+    """Measures ways to run an env. `rates` holds the first measurement of each, 0 of a way that fails; for those that
+    were measured again in turn, `shares` holds how they compare, and `medians` their rates."""
+
+    def __init__(self, measure: Measure, cores: int, tell: Callable[[str], None]) -> None:
+        self._measure, self._cores, self._tell = measure, cores, tell
+        self.fewest = max(4, 2 * cores)  # policies act in blocks of four rows
+        self.rates: dict[Way, float] = {}
+        self.shares: dict[Way, float] = {}
+        self.medians: dict[Way, float] = {}
+        self.failures: dict[Way, MultiverseError] = {}
+
+    def rate(self, way: Way) -> float:
+        if way not in self.rates:
+            try:
+                self.rates[way] = self._measure(way)
+                self._tell(f"{way}: {self.rates[way]:,.0f} env steps/s")
+            except MultiverseError as error:
+                self.rates[way], self.failures[way] = 0.0, error
+                self._tell(f"{way}: {str(error).partition(chr(10))[0]}")
+        return self.rates[way]
+
+    def best(self, executors: Sequence[PlannedExecutor], num_envs: int | None, workers: int | None) -> Way:
+        """Return the best way; a number of envs or workers that is given stays fixed."""
+        first = num_envs or self.fewest
+        starts = [self.way(name, first, workers) for name in executors]
+        fastest = max(map(self.rate, starts))
+        if not fastest:
+            raise next(iter(self.failures.values()))
+        for start in starts:
+            if num_envs is None and self.rate(start) >= HOPELESS * fastest:
+                self._climb(start, workers)
+        fastest_way = self._fastest()
+        if workers is None and fastest_way.workers:
+            self._other_workers(fastest_way)
+            if num_envs is None:
+                self._climb(self._fastest(), self._fastest().workers)
+        return self._smallest()
+
+    def way(self, executor: PlannedExecutor, num_envs: int, workers: int | None) -> Way:
+        """Return a way with the executor's default number of workers, or as many of these as it can use."""
+        backend = BACKENDS[executor]
+        wanted = backend.default_workers(self._cores, num_envs) if workers is None else workers
+        return Way(executor, min(wanted, backend.most_workers(num_envs)), num_envs)
+
+    def _climb(self, way: Way, workers: int | None) -> None:
+        """Double the envs until that gains too little twice in a row, or fails: once may be due to another program."""
+        best, in_vain = self.rate(way), 0
+        while way.num_envs < MOST_ENVS and in_vain < IN_VAIN:
+            way = self.way(way.executor, 2 * way.num_envs, workers)
+            if not self.rate(way):
+                return
+            in_vain = 0 if self.rate(way) >= WORTH_IT * best else in_vain + 1
+            best = max(best, self.rate(way))
+
+    def _other_workers(self, way: Way) -> None:
+        """Double, or halve, the workers while that pays."""
+        most = min(BACKENDS[way.executor].most_workers(way.num_envs), 4 * self._cores)
+        for factor in (2.0, 0.5):
+            now = way
+            while 1 <= (count := int(now.workers * factor)) <= most:
+                other = dataclasses.replace(now, workers=count)
+                if self.rate(other) < WORTH_IT * self.rate(now):
+                    break
+                now = other
+
+    def _fastest(self) -> Way:
+        return max(self.rates, key=lambda way: self.rates[way])
+
+    def _smallest(self) -> Way:
+        """Return, of the executors as good as the best, the one with the fewest workers, and of its ways the one with
+        the fewest envs. They are measured in turn, since a single measurement of each may be wrong."""
+        tops = [max(ways, key=lambda way: self.rates[way]) for ways in self._by_executor().values()]
+        top = min(self._as_good(tops), key=lambda way: way.workers)
+        good = self._as_good(self._by_executor()[top.executor])
+        return min(good, key=lambda way: (way.num_envs, way.workers, -self.rates[way]))
+
+    def _as_good(self, ways: Sequence[Way]) -> list[Way]:
+        """Return those that the best one does not exceed by the gain that a doubling must have."""
+        near = [way for way in ways if self.rates[way] >= CLOSE * max(self.rates[one] for one in ways)]
+        shares = self.in_turn(near)
+        both = [way for way in near if way in self.shares]  # the best of its executor stands for it in both comparisons
+        scale = self.shares[both[0]] / shares[both[0]] if both else 1.0
+        self.shares |= {way: scale * share for way, share in shares.items()}
+        return [way for way in near if shares[way] * WORTH_IT > max(shares.values())]
+
+    def _by_executor(self) -> dict[PlannedExecutor, list[Way]]:
+        return {name: ways for name in BACKENDS if (ways := [way for way in self.rates if way.executor == name])}
+
+    def in_turn(self, ways: Sequence[Way]) -> dict[Way, float]:
+        """Measure ways again in turn, round after round, so that other programs disturb all alike; return the median of
+        each one's share of the fastest in its round."""
+        if len(ways) == 1:
+            return {ways[0]: 1.0}
+        turns = [{way: self._measure(way) for way in ways} for _ in range(TURNS)]
+        shares = {way: statistics.median(turn[way] / max(turn.values()) for turn in turns) for way in ways}
+        self.medians |= {way: statistics.median(turn[way] for turn in turns) for way in ways}
+        self._tell(f"in turn: {', '.join(f'{way} {percent(share)}' for way, share in shares.items())}")
+        return shares
+
+    def times(self, way: Way, other: Way) -> float:
+        """Return how many times as fast as another a way is, by measurements in turn where there are any."""
+        known = self.shares if {way, other} <= self.shares.keys() else self.rates
+        return known[way] / known[other]
+
+    def everything(self, executors: Sequence[PlannedExecutor], best: Way, given: int | None = None) -> Iterator[Way]:
+        """Yield every combination, workers doubled, with up to four times the envs of the best way, or those given."""
+        num_envs, powers = given or self.fewest, range((4 * self._cores).bit_length())
+        while num_envs <= (given or min(4 * best.num_envs, MOST_ENVS)):
+            for name in executors:
+                counts = {self.way(name, num_envs, wanted).workers for wanted in (None, *(2**one for one in powers))}
+                yield from (Way(name, count, num_envs) for count in sorted(counts))
+            num_envs *= 2
+
+
+def sentence(search: Search, best: Way) -> str:
+    """Describe the best way, its rate, and what more envs would gain."""
+    text = f"{best}: {_rate(search, best):,.0f} env steps/s"
+    others = [way for way, rate in search.rates.items() if way.executor != best.executor and rate]
+    if others:
+        second = max(others, key=lambda way: (way in search.shares, search.shares.get(way, search.rates[way])))
+        text += f", {search.times(best, second):.2f} × the best of the others ({second})"
+    twice = best.executor, 2 * best.num_envs
+    if more := [search.times(way, best) for way in search.rates if (way.executor, way.num_envs) == twice]:
+        gain = max(more) - 1
+        text += f"; twice as many envs {'gain' if gain >= 0 else 'lose'} {percent(abs(gain))}"
+    return f"{text}."
+
+
+def _rate(search: Search, way: Way) -> float:
+    """Return the rate measured in turn, by which ways are chosen, or else the first."""
+    return search.medians.get(way, search.rates[way])
+
+
+def plan_file(search: Search, best: Way, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `make_vec(plan=…)` and `train --plan` read, and the measurements behind it."""
+    chosen = decide(best.executor, best.workers or None, None, "auto", [None] * best.num_envs)  # type: ignore[list-item]
+    plan = dataclasses.asdict(dataclasses.replace(chosen, why=f"tune: {sentence(search, best)}"))
+    tried = [
+        {**dataclasses.asdict(way), "env_steps_per_s": rate}
+        | ({"in_turn": search.shares[way]} if way in search.shares else {})
+        for way, rate in search.rates.items()
+    ]
+    return {**plan, "num_envs": best.num_envs, **about, "env_steps_per_s": _rate(search, best), "tried": tried}
+
+
+# -- how fast one way is -------------------------------------------------------------------------------------------
+@dataclass
+class Measuring:
+    """Measures env steps per second with this algorithm's policy acting as in training; `random`: with random actions
+    in lock-step. The best of some rounds counts, since other programs can only make a measurement slower."""
+
+    env: str
+    env_kwargs: Mapping[str, Any]
+    algorithm: str
+    seconds: float
+    rounds: int
+    collected: str = "in lock-step"  # or where rollouts are filled
+
+    def __call__(self, way: Way) -> float:
+        return self._stepped(way) if self.algorithm == RANDOM else self._collected(way)
+
+    def _stepped(self, way: Way) -> float:
+        import multiverse as mv
+
+        workers, kwargs = way.workers or None, dict(self.env_kwargs) or None
+        with mv.make_vec(self.env, way.num_envs, way.executor, workers=workers, env_kwargs=kwargs) as envs:
+            return max(step_rate(envs, self.seconds) for _ in range(self.rounds))
+
+    def _collected(self, way: Way) -> float:
+        from multiverse.rollouts.rollout_arrays import collected_in_workers
+        from multiverse.training.learners import algorithm_maker
+        from multiverse.training.session import Session
+
+        config = config_of_way(self.env, self.env_kwargs, self.algorithm, way)
+        session = Session(config, config.env, algorithm_maker(config))
+        try:
+            portable = all(collected_in_workers(one.policy(), one.steps_per_env) for one in session.learners)
+            self.collected = "where the envs run" if portable else "in the caller"
+            session.begin()
+            self._rollouts(session, 0.0)
+            return max(self._rollouts(session, self.seconds) for _ in range(self.rounds))
+        finally:
+            session.close()
+
+    def _rollouts(self, session: Session, seconds: float) -> float:
+        """Return the env steps per second of rollouts for so long, at least one."""
+        steps, began_at = 0, time.perf_counter()
+        while steps == 0 or time.perf_counter() - began_at < seconds:
+            session.collect(lambda: False)
+            steps += session.env_steps
+        return steps / (time.perf_counter() - began_at)
+
+
+def config_of_way(env: str, env_kwargs: Mapping[str, Any], algorithm: str, way: Way) -> Any:
+    """Return the env's preset run in this way, with short rollouts that are collected as those of training."""
+    from multiverse.training.config.train_config import config_for
+
+    given: dict[str, Any] = {"num_envs": way.num_envs, "executor": way.executor, "workers": way.workers or None}
+    given |= {"env_kwargs": dict(env_kwargs), "evaluation_envs": 1}
+    config = config_for(env, algorithm, given)
+    longest = getattr(config.settings, "steps_per_env", STEPS)
+    if longest <= STEPS:
+        return config
+    return config_for(env, algorithm, {**given, "steps_per_env": STEPS})
+
+
+def checked_executors(names: Sequence[str]) -> list[PlannedExecutor]:
+    if not names or any(name not in BACKENDS for name in names):
+        raise InvalidRequest(f"--executors {' '.join(names)}: expected some of {', '.join(BACKENDS)}")
+    return [name for name in BACKENDS if name in names]

@@ -20,12 +20,7 @@ def v0(**arguments: Any) -> BoxJump:
 def v1(**arguments: Any) -> BoxJump:
     """Version 1: six physics steps of 1/20 s an action; the episode ends when a box leaves the world."""
     return BoxJump(
-        **{
-            "physics_steps_per_action": 6,
-            "physics_timestep_multiplier": 2.0,
-            "termination_on_fall": True,
-            **arguments,
-        }
+        **{"physics_steps_per_action": 6, "physics_timestep_multiplier": 2.0, "termination_on_fall": True, **arguments}
     )
 
 

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
-from gymnasium.utils import seeding
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.box_jump.rendering import Renderer
-from multiverse.envs.box_jump.rewards import shown_best, step_rewards
 from multiverse.envs.box_jump.setup import PHYSICS_STEPS_PER_S, Setup
-from multiverse.envs.box_jump.views import Floats, Views
-from multiverse.envs.box_jump.world import World
-from multiverse.envs.pettingzoo_classes import ParallelEnv, checked_action, refuse_other_agents
-from multiverse.envs.pictures import Drawn
+from multiverse.envs.box_jump.world import Floats, Views, World, shown_best, step_rewards
+from multiverse.envs.pettingzoo_classes import ParallelEnv, Team
 
 Step = tuple[dict[str, Floats], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
@@ -30,7 +25,7 @@ METADATA: dict[str, Any] = {
 }
 
 
-class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
+class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
     """A team of boxes that walk and jump is to get as high as it can, which takes a tower.
 
     **Actions**: 0 nothing, 1 left, 2 right, 3 jump. A box is pushed sideways while it is slower than 2, and jumps if
@@ -119,23 +114,14 @@ class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
         self.observation_spaces = dict.fromkeys(self.possible_agents, self._views.space())
         self.action_spaces = {agent: spaces.Discrete(NUM_ACTIONS) for agent in self.possible_agents}
         self.state_space = self._views.state_space()
-        self._rng: np.random.Generator | None = None
-
-    def observation_space(self, agent: str) -> spaces.Box:
-        return self.observation_spaces[agent]
-
-    def action_space(self, agent: str) -> spaces.Discrete:
-        return self.action_spaces[agent]
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Floats], dict[str, dict[str, Any]]]:
         """Begins an episode. `options` is there for the API and not looked at."""
-        if seed is not None or self._rng is None:
-            self._rng, _ = seeding.np_random(seed)
         self.agents = self.possible_agents.copy()
         self.timestep = 0
-        self.world.reset(self._rng)
+        self.world.reset(self._seeded(seed))
         self._show()
         return self._observations(self.agents), {agent: {} for agent in self.agents}
 
@@ -143,7 +129,7 @@ class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
         """One action for each box; after the end of an episode there are no agents, and nothing happens."""
         if self._rng is None:
             raise InvalidRequest("step() before the first reset(): there is no world yet")
-        agents, checked = self.agents, self._checked(actions)
+        agents, checked = self.agents, self._all_checked(actions)
         if not agents:
             return {}, {}, {}, {}, {}
         rewards, fallen = self._act(checked)
@@ -173,7 +159,7 @@ class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
     def _new_renderer(self) -> Renderer:
         return Renderer(self.setup)
 
-    def _drawn(self) -> tuple[Any, ...]:
+    def _scene(self) -> tuple[World, int]:
         return self.world, self.timestep
 
     def _act(self, actions: list[int]) -> tuple[list[float], bool]:
@@ -193,8 +179,3 @@ class BoxJump(Drawn, ParallelEnv):  # type: ignore[misc, unused-ignore]
 
     def _observations(self, agents: list[str]) -> dict[str, Floats]:
         return dict(zip(agents, self._views.observations(self.world, self.timestep)))
-
-    def _checked(self, actions: Mapping[str, Any]) -> list[int]:
-        """Every action before the first is carried out: a refused step leaves no trace."""
-        refuse_other_agents(actions, self.agents)
-        return [checked_action(agent, actions[agent], NUM_ACTIONS) for agent in self.agents]

@@ -9,8 +9,6 @@ import colorsys
 import math
 from typing import Any
 
-import numpy as np
-
 from multiverse.envs.box_jump.setup import FLOOR, Setup
 from multiverse.envs.box_jump.world import ANGLE, VY, World, X, Y
 from multiverse.envs.pictures import Pictures
@@ -31,7 +29,7 @@ class Renderer(Pictures):
     def __init__(self, setup: Setup) -> None:
         boxes_high = max(LEAST_HEIGHT, setup.num_boxes + ABOVE_TOWER)
         width, height = round(setup.world_width * SCALE), (boxes_high + GROUND) * SCALE
-        super().__init__("BoxJump", "box2d,pettingzoo", (width, height))
+        super().__init__("BoxJump", "box2d,pettingzoo", (width, height), frames_per_second=1 / setup.timestep_s)
         self._pygame.font.init()
         self._setup = setup
         self._top = FLOOR - boxes_high  # the y at the picture's upper edge
@@ -41,18 +39,8 @@ class Renderer(Pictures):
         self._background = self._draw_background()
         self._colors = [_color(i / setup.num_boxes) for i in range(setup.num_boxes)]
 
-    def image(self, world: World, timestep: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """[height, width, 3], the caller's own."""
-        self._draw(world, timestep)
-        return self._image()
-
-    def show(self, world: World, timestep: int) -> None:
-        """In a window, no faster than time passes in the world."""
-        self._draw(world, timestep)
-        self._show(1 / self._setup.timestep_s)
-
-    # -- drawing -----------------------------------------------------------------------------------------------
-    def _draw(self, world: World, timestep: int) -> None:
+    def _draw(self, scene: tuple[World, int]) -> None:
+        world, timestep = scene
         self._fine.blit(self._background, (0, 0))
         self._draw_best(world)
         for i, row in enumerate(world.rows):

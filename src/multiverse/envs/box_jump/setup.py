@@ -1,7 +1,6 @@
-"""What a BoxJump world is made of, checked: from the constructor's arguments to one frozen `Setup`.
+"""The settings of a BoxJump world, checked when they are made, as one frozen `Setup`.
 
-Lengths are in boxes, times in seconds; x grows to the right and y downwards, as Box2D is used here.
-"""
+Lengths are in boxes, times in seconds; x grows to the right and y downwards, as Box2D is used here."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from multiverse.envs.arguments import at_least, between, flag
 
 MOST_BOXES = 16
 FLOOR = 15.0
-"""The y of the floor's surface."""
+"""y of the surface of the floor."""
 WORLD_HEIGHT = 20.0
 PHYSICS_STEPS_PER_S = 40
 
@@ -31,7 +30,7 @@ REWARD_MODES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """Everything that stays the same from episode to episode; refuses what makes no world."""
+    """Settings that are the same in all episodes; invalid ones are refused."""
 
     num_boxes: int
     world_width: float
@@ -60,7 +59,7 @@ class Setup:
             at_least(name, getattr(self, name), 1)
         for name in ("world_width", "spacing", "physics_timestep_multiplier"):
             if between(name, getattr(self, name), 0.0) == 0:
-                raise InvalidRequest(f"{name}=0: more than that")
+                raise InvalidRequest(f"{name}=0: expected more than 0")
         for name in ("gravity", "friction", "random_spacing", "angular_damping", "penalty_fall"):
             between(name, getattr(self, name), 0.0)
         between("penalty_fall_termination", self.penalty_fall_termination, -math.inf)
@@ -80,12 +79,12 @@ class Setup:
 
     @property
     def timestep_s(self) -> float:
-        """Of one physics step."""
+        """Duration of one physics step."""
         return self.physics_timestep_multiplier / PHYSICS_STEPS_PER_S
 
     @property
     def action_s(self) -> float:
-        """How long one action lasts."""
+        """Duration of one action."""
         return self.timestep_s * self.physics_steps_per_action
 
 

@@ -1,17 +1,20 @@
-"""The world itself: boxes on a floor, moved by Box2D. No PettingZoo, no drawing.
+"""The world itself: boxes on a floor, moved by Box2D, what each box observes, and what a step earns. No PettingZoo,
+no drawing.
 
 Box2D is told everything in the order in which the env says it, and a world is built anew for every episode, so that
-equal seeds and actions give equal bits.
-"""
+equal seeds and actions give equal bits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
 
-from multiverse.envs.box_jump.setup import FLOOR, WORLD_HEIGHT, Setup
+from multiverse.envs.box_jump.setup import FLOOR, MOST_BOXES, WORLD_HEIGHT, Setup
 
 try:
     from Box2D import b2PolygonShape, b2World
@@ -110,3 +113,148 @@ class World:
 
     def _read(self) -> None:
         self.rows = [(at.x, at.y, by.x, by.y, body.angle, body.angularVelocity) for body, at, by in self._moving]
+
+
+# -- rewards ---------------------------------------------------------------------------------------------------
+ALL_AT_ONCE = ("highest", "highest_stable")
+"""Modes that pay what was gained; the others pay in every step, hence a share of the episode's steps."""
+
+
+def shown_best(world: World) -> float:
+    """The best height so far, in the eyes of the reward."""
+    return world.best_stable if world.setup.reward_mode == "highest_stable" else world.best
+
+
+def step_rewards(world: World, gained: float) -> list[float]:
+    """Each box's reward for the physics step that has been pushed for; `gained`: of the best height.
+
+    A box outside the world gets `penalty_fall_termination` where that ends the episode; one below the floor pays its
+    part of `penalty_fall`, in place of its reward.
+    """
+    setup = world.setup
+    share = 1 / (setup.max_timestep * setup.physics_steps_per_action)
+    scale = (1.0 if setup.reward_mode in ALL_AT_ONCE else share) / setup.num_boxes
+    rewards = [worth * scale for worth in _worths(world, gained)]
+    for i, height in enumerate(world.heights):
+        if height < BELOW_FLOOR:
+            rewards[i] = -setup.penalty_fall * share
+    if setup.termination_on_fall:
+        for i, out in enumerate(world.outside()):
+            if out:
+                rewards[i] = setup.penalty_fall_termination
+    return rewards
+
+
+def _worths(world: World, gained: float) -> list[float]:
+    mode, heights = world.setup.reward_mode, world.heights
+    if mode == "height_sq":
+        return [height**2 for height in heights]
+    if mode == "stable_sum":
+        return [50 * height**2 if stable else 0.0 for height, stable in zip(heights, world.stable)]
+    return [_shared_worth(world, gained)] * len(heights)
+
+
+def _shared_worth(world: World, gained: float) -> float:
+    """What every box gets alike."""
+    mode = world.setup.reward_mode
+    if mode in ALL_AT_ONCE:
+        return gained
+    top = world.stable_top if "stable" in mode else max(world.heights)
+    return 10 * top**2 if mode.endswith("_sq") else 50 * top
+
+
+# -- observations ----------------------------------------------------------------------------------------------
+Floats = NDArray[np.float32]
+
+OWN = ("x", "height", "vx", "vy", "quarter turns", "angular speed", "left", "right", "above", "below", "can jump")
+"""What every box sees, in this order; then what was asked for: highest, time, one-hot, number of boxes."""
+HEIGHT, TURNS, NEAR, CAN_JUMP = 1, 4, slice(6, 10), 10
+OVERLAPPING = 0.9
+"""Boxes whose centres are less than this apart overlap by 0.1: one is beside, above or below the other."""
+
+
+class Views:
+    """The observations of worlds of one setup."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup, boxes = setup, setup.num_boxes
+        self.num_features = len(OWN) + setup.include_highest + setup.include_time
+        self._highest = len(OWN) if setup.include_highest else None
+        self._time = self.num_features - 1 if setup.include_time else None
+        told = [np.eye(boxes)] * setup.agent_one_hot + [np.full((boxes, 1), boxes)] * setup.include_num_boxes
+        empty = np.zeros((boxes, self.num_features))
+        self._blank = np.concatenate([empty, *told], axis=1).astype(np.float32)  # [boxes, features]
+
+    def space(self) -> spaces.Box:
+        """Of one box. Only what falls out of the world knows no bounds."""
+        low, high = np.full((2, self._blank.shape[1]), np.inf, np.float32)
+        low = -low
+        low[HEIGHT], low[TURNS], high[TURNS] = -1.0, -0.5, 0.5
+        low[NEAR.start : NEAR.stop - 1] = 0.0  # the floor may be above one that has fallen
+        low[CAN_JUMP:], high[CAN_JUMP] = 0.0, 1.0
+        if self._time is not None:
+            high[self._time] = 1 + 1 / self._setup.max_timestep
+        high[self.num_features :] = 1.0
+        if self._setup.include_num_boxes:
+            low[-1], high[-1] = 1.0, MOST_BOXES  # whatever their number: a policy of one team fits the others
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def state_space(self) -> spaces.Box:
+        """Of `state`."""
+        own = self.space()
+        low, high = (self.state(np.tile(bound, (self._setup.num_boxes, 1))) for bound in (own.low, own.high))
+        return spaces.Box(low, high, dtype=np.float32)
+
+    def observations(self, world: World, timestep: int) -> Floats:
+        """[boxes, features], the caller's own."""
+        views = self._blank.copy()
+        views[:, : len(OWN)] = self._own(world)
+        if self._highest is not None:
+            views[:, self._highest] = shown_best(world)
+        if self._time is not None:
+            views[:, self._time] = timestep / self._setup.max_timestep
+        return views
+
+    def state(self, views: Floats) -> Floats:
+        """The whole team's, from everybody's observations: each box's own, and once what is the same for all."""
+        parts: list[Any] = [views[:, : len(OWN)].ravel(), views[0, len(OWN) : self.num_features]]
+        return np.concatenate(parts + [views[0, -1:]] * self._setup.include_num_boxes)
+
+    def _own(self, world: World) -> list[tuple[float, ...]]:
+        """In plain floats: for so few boxes numpy would take three times as long."""
+        width = self._setup.world_width
+        xs, ys = [row[X] for row in world.rows], [row[Y] for row in world.rows]
+        leftwards, upwards = [-x for x in xs], [-y for y in ys]
+        near = zip(distances(leftwards, ys), distances(xs, ys), distances(upwards, xs), distances(ys, xs))
+        own: list[tuple[float, ...]] = []
+        for (x, y, vx, vy, angle, turning), (left, right, above, below), stable in zip(world.rows, near, world.stable):
+            height, turns = ON_FLOOR - y, angle * (2 / math.pi)
+            own.append(
+                (
+                    x * (2 / width) - 1,
+                    height if height >= BELOW_FLOOR else -1.0,
+                    vx * 0.5,
+                    vy * 0.125,
+                    turns - math.floor(turns + 0.5),  # a quarter turn looks like none
+                    turning * 0.5,
+                    1.0 if left is None else left / width,
+                    1.0 if right is None else right / width,
+                    1.0 if above is None else above / WORLD_HEIGHT,
+                    (FLOOR - y if below is None else below) / WORLD_HEIGHT,
+                    stable,
+                )
+            )
+        return own
+
+
+def distances(along: Sequence[float], across: Sequence[float]) -> list[float | None]:
+    """How far from each the next one along an axis is that it overlaps with on the other; None: there is none."""
+    found: list[float | None] = [None] * len(along)
+    order = sorted(range(len(along)), key=along.__getitem__)
+    for place, i in enumerate(order):
+        here, beside = along[i], across[i]
+        for j in order[place + 1 :]:
+            if -OVERLAPPING < across[j] - beside < OVERLAPPING and along[j] > here:
+                found[i] = along[j] - here
+                break
+    return found

@@ -22,7 +22,7 @@ def make_quest(*, curriculum: bool = False, **arguments: Any) -> GameBoyEnv:
     """
     env = GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{"hold_frames": 7, "release_frames": 1, **arguments})
     if curriculum:
-        from multiverse.envs.game_boy.quest.stages import stages
+        from multiverse.envs.game_boy.quest.player import stages
 
         points = stages()
         for name, state in points.items():

@@ -1,4 +1,4 @@
-"""One Game Boy: PyBoy without window, sound or speed limit. The cartridge is read once, and no file is ever written."""
+"""One Game Boy: PyBoy without window, sound or speed limit. The cartridge is read once, and no file is written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.plain_files import read_named
 from multiverse.core.views import Array
 
-warnings.filterwarnings("ignore", "Using SDL2 binaries from pysdl2-dll")  # PyBoy's window, which nobody opens
+warnings.filterwarnings("ignore", "Using SDL2 binaries from pysdl2-dll")  # for PyBoy's window, which is not used
 try:
     from pyboy import PyBoy
 except ImportError as error:
@@ -27,7 +27,7 @@ WITH_CLOCK = (0x0F, 0x10)
 
 
 def read_cartridge(path: Path | str) -> bytes:
-    """The image of a cartridge; refused where it is none, or not all of it."""
+    """Return the image of a cartridge; refuse a file that is none, or is truncated."""
     try:
         image = read_named(path, LARGEST)
     except OSError as error:
@@ -47,14 +47,14 @@ def read_cartridge(path: Path | str) -> bytes:
 
 
 class Emulator:
-    """A Game Boy with a cartridge in it, switched on and not yet run."""
+    """A Game Boy with a cartridge, which is switched on but not yet run."""
 
     def __init__(self, image: bytes, name: str) -> None:
-        """`name`: of the cartridge, for errors."""
+        """`name`: name of the cartridge for errors."""
         try:
             # As a stream, PyBoy neither reads nor writes the .ram, .rtc and .state files beside a cartridge.
             self._pyboy = PyBoy(io.BytesIO(image), window="null", sound_emulated=False, no_input=False)
-        except Exception as error:  # its own kinds of errors, and whatever else a strange header leads to
+        except Exception as error:  # PyBoy has its own errors, and strange headers cause others
             raise InvalidRequest(f"rom={name!r} cannot be played: {type(error).__name__}: {error}") from error
         self._pyboy.set_emulation_speed(0)
         if image[KIND] in WITH_CLOCK:
@@ -73,15 +73,15 @@ class Emulator:
             self._pyboy.button_release(button)
 
     def save(self) -> bytes:
-        """Everything it takes to go on from here."""
+        """Return the state."""
         stream = io.BytesIO()
         self._pyboy.save_state(stream)
         return stream.getvalue()
 
     def load(self, state: bytes) -> None:
-        """Go on from there."""
+        """Continue from a state."""
         self._pyboy.load_state(io.BytesIO(state))
 
     def close(self) -> None:
-        """Twice does no harm."""
+        """Switch off; a second call does nothing."""
         self._pyboy.stop(save=False)

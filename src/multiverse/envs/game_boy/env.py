@@ -15,8 +15,7 @@ from multiverse.core.plain_files import read_named
 from multiverse.core.views import Array
 from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
-from multiverse.envs.game_boy.ram import Ram
-from multiverse.envs.game_boy.rewards import Rewards
+from multiverse.envs.game_boy.ram import Ram, Rewards
 
 LARGEST_STATE = 2**24
 
@@ -26,25 +25,24 @@ DOWNSCALES = (1, 2, 4, 8)
 
 
 class GameBoyEnv(gymnasium.Env[Any, np.int64]):
-    """A game in an emulator of its own, played by pressing a button for some frames.
+    """A game in its own emulator, which is played by pressing buttons for several frames.
 
     Args:
-        rom: the image of a cartridge, a .gb or .gbc file. Nothing is read or written beside it.
-        game: a YAML file that says where things lie in the game's RAM, what earns a reward, and how an episode begins
-            and ends (docs/game_boy.md). Without one every step earns 0 and only `episode_length` ends an episode.
+        rom: the image of a cartridge, a .gb or .gbc file. No other file beside it is read or written.
+        game: a YAML file with addresses in the game's RAM, rewards, and how an episode begins and ends
+            (docs/game_boy.md). Without one every step earns 0, and only `episode_length` ends an episode.
         observation: `"screen"`: the last `stack` screens, grey and smaller, [stack, height, width] bytes; `"ram"`: the
             game file's numbers as a vector of features from 0 to 1; `"both"`: a Dict of these two.
         episode_length: steps after which an episode is truncated.
-        hold_frames, release_frames: a step presses its buttons for so many frames, then lets go for so many. With
-            `release_frames=0` they stay down until a step with other buttons. Only a step's last frame is rendered,
-            and none where nobody looks.
-        downscale: the screen of 144 × 160 in so many times fewer rows and columns: 1, 2, 4 or 8.
-        stack: how many screens are seen at once.
+        hold_frames, release_frames: numbers of frames for which a step presses its buttons and then releases them. With
+            `release_frames=0` they stay pressed until a step with other buttons. Only the last frame of a step is
+            rendered, and only if it is used.
+        downscale: factor by which the screen of 144 × 160 is reduced in both directions: 1, 2, 4 or 8.
+        stack: number of screens in an observation.
         starts: where episodes begin: names of the game file's `starts`, files that `save_start` wrote, or `"power_on"`.
             Each episode draws one of them, so that one named twice is twice as likely; `reset(options={"start": name})`
             chooses.
-        penalties: whether rules of the game file that charge something count (`reward` or `each` below 0). Without them
-            a return counts progress alone.
+        penalties: whether rules with a negative `reward` or `each` apply. Without them a return measures only progress.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012, as in Gymnasium
@@ -98,7 +96,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         )
         self._screens = np.zeros(screens.shape, np.uint8)
         self._held: tuple[str, ...] = ()
-        self._steps = -1  # of the episode; -1: there is none under way
+        self._steps = -1  # of the episode; -1: there is no episode
         self._emulator = Emulator(read_cartridge(rom), str(rom))
         self._points = {POWER_ON: self._emulator.save()}
         self._prefix = _without_draws(self._game.start)
@@ -171,7 +169,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             self._screens[-1] = self._small_screen()
         return self._observed(values), reward, terminated, self._steps >= self.episode_length, self._info(values)
 
-    # -- what is seen --------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------
     def _read(self) -> Values:
         return self._ram.read(self._emulator.memory)
 
@@ -182,7 +180,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         return ram if self._observation == "ram" else {"ram": ram, "screen": self._screens.copy()}
 
     def _small_screen(self) -> Array:
-        """Grey: the mean of each square of pixels."""
+        """Return the grey screen, with the mean of each square of pixels."""
         screen, factor = self._emulator.screen, self._downscale
         grey = screen[:, :, 0]
         if self._emulator.in_colour:
@@ -200,12 +198,12 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         return info
 
     def render(self) -> Any:
-        """The screen in full, [144, 160, 3]."""
+        """Return the full screen [144, 160, 3]."""
         return None if self.render_mode is None else self._emulator.screen[:, :, :3].copy()
 
-    # -- coming back ---------------------------------------------------------------------------------------------
+    # -- saved states --------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """Everything it takes to go on from here, for `restore_state`."""
+        """Return all that `restore_state` needs to continue from here."""
         under_way = self._steps >= 0
         return {
             "emulator": np.frombuffer(self._emulator.save(), np.uint8),
@@ -228,28 +226,28 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             self._rewards.load(state["rewards"], self._read())
 
     def advisable(self) -> dict[str, Any]:
-        """What `advise` can choose from, and the numbers that lie in RAM now."""
+        """Return the choices for `advise`, and the current numbers in RAM."""
         starts = sorted({*self._points, *self._game.starts} - {""})
         return {"starts": starts, "rewards": self._rewards.names, "now": self._info(self._read())}
 
     def advise(self, starts: Sequence[str] | None = None, rewards: Mapping[str, float] | None = None) -> None:
-        """From here on, until advised otherwise: episodes begin at one of these, and what rules pay is multiplied."""
+        """Set, until the next call, where episodes begin, and factors for the rewards of rules."""
         if starts is not None:
             self.starts = [self._known_start(name) for name in starts] or [POWER_ON]
         if rewards is not None:
             self._rewards.scales = {name: float(scale) for name, scale in rewards.items()}
 
     def save_start(self, path: Path | str) -> None:
-        """The game as it is now, as a file that `starts` takes."""
+        """Write the current state of the game to a file for `starts`."""
         Path(path).write_bytes(self._emulator.save())
 
     def add_start(self, name: str, state: bytes) -> None:
-        """One more point to begin at, of what `save_start` would have written; from here on it is drawn too."""
+        """Add a state, in the format of `save_start`, from which episodes may begin."""
         self._points[name] = state
         self.starts.append(name)
 
     def _known_start(self, name: str) -> str:
-        """Read it, if it has not been yet; the game goes on where it was."""
+        """Read a start if that was not done before, and keep the state of the game."""
         if name not in self._points:
             path, now = self._game.starts.get(name, Path(name)), self._emulator.save()
             try:
@@ -273,5 +271,5 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
 
 
 def _without_draws(start: Sequence[StartStep]) -> int:
-    """How many of these steps are the same in every episode."""
+    """Return the number of first steps that are equal in every episode."""
     return next((k for k, step in enumerate(start) if step.fewest != step.most), len(start))

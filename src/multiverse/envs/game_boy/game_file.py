@@ -1,4 +1,4 @@
-"""What a YAML file says of a game: where things lie in RAM, what earns a reward, how an episode begins and ends.
+"""The YAML file of a game: addresses in RAM, rewards, and how an episode begins and ends.
 
 docs/game_boy.md describes every key.
 """
@@ -18,7 +18,7 @@ from multiverse.core.plain_files import read_named
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]
-"""What lies in RAM now, by name."""
+"""Current values in RAM, by name."""
 
 EVENTS = ("new", "changed", "increased", "decreased", "nearer")
 TESTS = ("equals", "not_equals", "at_least", "at_most")
@@ -30,7 +30,7 @@ LARGEST_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class RamField:
-    """A number in RAM, or several of a kind beside each other."""
+    """A number in RAM, or several adjacent ones of the same kind."""
 
     name: str
     address: int
@@ -38,17 +38,17 @@ class RamField:
     count: int = 1
     bit: int | None = None  # of one byte; the number is then 0 or 1
     max: int = 255  # its feature is value / max, at most 1
-    values: int = 0  # above 0: its feature is a one-hot vector of so many
+    values: int = 0  # above 0: its feature is a one-hot vector of this length
     feature: bool = True  # whether it is observed
-    origin: str = ""  # a name: its feature is how far it lies from there, 0.5 if not at all, 0 and 1 from `max` on
+    origin: str = ""  # a field: the feature is the distance from it, 0.5 for none, 0 and 1 from `max` on
 
     @property
     def size(self) -> int:
-        """How many features it has."""
+        """Number of features."""
         return self.count * max(1, self.values) if self.feature else 0
 
     def features_of(self, number: int) -> tuple[float, ...]:
-        """Of one of its numbers, or of its distance from `origin`."""
+        """Return the features of one of its numbers, or of its distance from `origin`."""
         if self.origin:
             return (min(1.0, max(0.0, 0.5 + 0.5 * number / self.max)),)
         if self.values == 0:
@@ -58,7 +58,7 @@ class RamField:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that is so or not, by what lies in RAM."""
+    """A condition on a value in RAM."""
 
     of: str
     test: str
@@ -75,20 +75,20 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class RewardRule:
-    """What a step earns: `reward`, or `each` for every unit by which a number has changed."""
+    """Reward of a step: `reward`, or `each` for every unit by which a number has changed."""
 
     of: tuple[str, ...] = ()  # empty: every step
     event: str | None = None
     condition: Condition | None = None
     reward: float = 0.0
     each: float | None = None
-    once: bool = False  # in an episode
-    to: tuple[str, ...] = ()  # of what is `nearer`: the numbers that `of` comes nearer to, in the same order, …
-    within: tuple[str, ...] = ()  # … in steps in which those, and these, stay as they are
+    once: bool = False  # per episode
+    to: tuple[str, ...] = ()  # for `nearer`: the numbers that `of` approaches, in the same order, …
+    within: tuple[str, ...] = ()  # … in steps in which those and these do not change
 
 
 class StartStep(NamedTuple):
-    """So many frames with these buttons down; drawn between two numbers where they differ."""
+    """A number of frames with these buttons pressed, drawn between `fewest` and `most`."""
 
     buttons: tuple[str, ...]
     fewest: int
@@ -97,7 +97,7 @@ class StartStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Game:
-    """What a game file says; by itself, what holds of any game."""
+    """Content of a game file; the defaults fit any game."""
 
     ram: tuple[RamField, ...] = ()
     actions: tuple[tuple[str, ...], ...] = ALL_ACTIONS
@@ -110,7 +110,7 @@ class Game:
 
 
 def read_game(path: Path | str) -> Game:
-    """Refused, with the key that is wrong, where the file does not say what a game file can say."""
+    """Return the content of a game file; raise `InvalidConfig` with the key that is wrong."""
     where, top = Path(path), _read(Path(path))
     addresses = top.take("addresses", None)
     known = {} if addresses is None else _addresses(where.parent / _text(top.place("addresses"), addresses))
@@ -146,14 +146,14 @@ def _read(path: Path) -> _Section:
 
 
 def _addresses(path: Path) -> dict[str, int]:
-    """Another file's names of addresses: `ram: {name: address}`."""
+    """Return the addresses in another file: `ram: {name: address}`."""
     top = _read(path)
     found = {name: _number(place, one, 0, 0xFFFF) for name, (place, one) in top.named("ram").items()}
     top.end()
     return found
 
 
-# -- its parts ---------------------------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------------------------------
 def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> RamField:
     address = section.number("address", addresses.get(name, _MISSING), most=0xFFFF)
     size = section.number("bytes", 1, least=1, most=4)
@@ -283,7 +283,7 @@ def _text(place: str, value: Any) -> str:
 
 
 class _Section:
-    """A mapping of the file whose keys are taken one by one; what is left in the end is a mistake."""
+    """A mapping in the file whose keys are taken one by one; a key that is left at the end is an error."""
 
     def __init__(self, where: str, mapping: Any) -> None:
         if not isinstance(mapping, dict):
@@ -308,7 +308,7 @@ class _Section:
         return _number(self.place(key), value, least, most) if given else value
 
     def take_list(self, key: str) -> list[Any]:
-        """A list, or one thing that would be its only one."""
+        """Return a list; a single value is a list of one."""
         found = self.take(key, [])
         return found if isinstance(found, list) else [found]
 
@@ -316,14 +316,14 @@ class _Section:
         return [_Section(f"{self.place(key)}[{i}]", one) for i, one in enumerate(self.take_list(key))]
 
     def named(self, key: str) -> dict[str, tuple[str, Any]]:
-        """Name → (where it stands, what stands there)."""
+        """Return name → (place, value)."""
         found = self.take(key, {})
         if not isinstance(found, dict):
             raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {in_words(found)}")
         return {str(name): (f"{self.place(key)}.{name}", one) for name, one in found.items()}
 
     def sections(self, key: str) -> list[tuple[str, _Section]]:
-        """A number alone is an address, and nothing alone is one that is known elsewhere."""
+        """Return named sections; a number stands for its address, and an empty one for an address from another file."""
 
         def whole(one: Any) -> Any:
             return {"address": one} if isinstance(one, int) else one or {}

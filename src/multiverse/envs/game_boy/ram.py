@@ -1,23 +1,25 @@
-"""Reading what a game file names in RAM, and making features of it: at every step, so with as few calls as possible."""
+"""What lies in RAM: fields that a game file names are read and become features, and what a step earns by its rules.
+
+Both are done at every step, so with as few calls as possible."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.envs.game_boy.game_file import RamField, Values
+from multiverse.envs.game_boy.game_file import RamField, RewardRule, Values
 
 LARGEST_GAP = 64
-"""Between two fields that are read in one go: to read a byte more costs a twentieth of another read."""
+"""Largest gap between fields that are read together: a byte more costs a twentieth of another read."""
 Number = Callable[[list[int]], int | tuple[int, ...]]
 
 
 class Ram:
-    """Fields of a game's RAM, read together."""
+    """Fields in the RAM of a game, read together."""
 
     def __init__(self, fields: Sequence[RamField]) -> None:
         self._spans, places = _spans(fields)
@@ -39,7 +41,7 @@ class Ram:
         return values
 
     def features(self, values: Values) -> Array:
-        """[features] float32, from 0 to 1."""
+        """Return the features [features], float32 from 0 to 1."""
         row: list[float] = []
         for name, features, several, origin in self._observed:
             here: Any = values[origin] if origin else 0
@@ -52,7 +54,7 @@ class Ram:
 
 
 def _spans(fields: Sequence[RamField]) -> tuple[list[tuple[int, int]], dict[str, int]]:
-    """(parts of RAM to read, where each field begins in all of them together)."""
+    """Return (parts of RAM to read, offset of each field in their concatenation)."""
     spans: list[tuple[int, int]] = []
     places, before = {}, 0  # before: bytes in all spans but the last
     for field in sorted(fields, key=lambda field: field.address):
@@ -87,8 +89,86 @@ def _reader(field: RamField, at: int) -> Number:
 
 
 def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
-    """Number → its features; looked up, where a number is a byte."""
+    """Return what maps a number to its features: a table, if it is a byte."""
     if field.bytes > 1:
         return field.features_of
-    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # a list counts back from its end
+    numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # negative indices count from the end
     return [field.features_of(number) for number in numbers].__getitem__
+
+
+# -- rewards -----------------------------------------------------------------------------------------------------
+class Rewards:
+    """The reward rules in one episode, with the values that are not new any more and the rules that apply only once."""
+
+    def __init__(self, rules: Sequence[RewardRule]) -> None:
+        self._rules = list(enumerate(rules))
+        self.scales: dict[str, float] = {}
+        """Name of a field → factor for the rewards of its rules."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the fields that rules are about."""
+        return sorted({rule.of[0] for _, rule in self._rules if rule.of})
+
+    def begin(self, values: Values) -> None:
+        """Begin an episode; its first values are not new."""
+        self._before = values
+        self._seen: dict[int, set[tuple[Any, ...]]] = {
+            k: {_of(rule, values)} for k, rule in self._rules if rule.event == "new"
+        }
+        self._earned: set[int] = set()
+
+    def earned(self, values: Values) -> float:
+        """Return the reward of the step that has led to these values."""
+        total, before = 0.0, self._before
+        for k, rule in self._rules:
+            if k not in self._earned and (amount := self._amount(k, rule, before, values)):
+                total += amount * self.scales.get(rule.of[0], 1.0) if rule.of and self.scales else amount
+                if rule.once:
+                    self._earned.add(k)
+        self._before = values
+        return total
+
+    def _amount(self, k: int, rule: RewardRule, before: Values, now: Values) -> float:
+        if rule.condition is not None:
+            return rule.reward if rule.condition.holds(now) else 0.0
+        if rule.event is None:
+            return rule.reward
+        if rule.event == "nearer":
+            return self._nearer(rule, before, now)
+        if rule.event in ("new", "changed"):
+            found = _of(rule, now)
+            if rule.event == "changed":
+                return rule.reward if found != _of(rule, before) else 0.0
+            if found in self._seen[k]:
+                return 0.0
+            self._seen[k].add(found)
+            return rule.reward
+        change = now[rule.of[0]] - before[rule.of[0]]  # type: ignore[operator]
+        if rule.event == "decreased":
+            change = -change
+        if change <= 0:
+            return 0.0
+        return rule.reward if rule.each is None else rule.each * change
+
+    def _nearer(self, rule: RewardRule, before: Values, now: Values) -> float:
+        """Return the reward for the decrease of the distance along the axes; an increase costs as much."""
+        if any(before[name] != now[name] for name in (*rule.to, *rule.within)):
+            return 0.0
+        pairs: Any = list(zip(rule.of, rule.to))
+        gained = sum(abs(before[of] - now[to]) - abs(now[of] - now[to]) for of, to in pairs)  # type: ignore[operator]
+        return rule.reward * gained
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that is not in RAM."""
+        seen = {str(k): [list(one) for one in sorted(found)] for k, found in self._seen.items()}
+        return {"seen": seen, "earned": sorted(self._earned)}
+
+    def load(self, state: Mapping[str, Any], values: Values) -> None:
+        self._before = values
+        self._seen = {int(k): {tuple(one) for one in found} for k, found in state["seen"].items()}
+        self._earned = set(state["earned"])
+
+
+def _of(rule: RewardRule, values: Values) -> tuple[Any, ...]:
+    return tuple([values[name] for name in rule.of])

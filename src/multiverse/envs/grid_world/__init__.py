@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.envs.grid_world.aec import GridWorldEnvMultiAgent
-from multiverse.envs.grid_world.parallel import GridWorldParallel
+from multiverse.envs.grid_world.envs import GridWorldEnvMultiAgent, GridWorldParallel
 
 __all__ = ["PRESETS", "GridWorldEnvMultiAgent", "GridWorldParallel", "make"]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from multiverse.envs.grid_world.setup import Look, WorldSetup
 from multiverse.envs.grid_world.world import Body, Target, World
 from multiverse.envs.pictures import Pictures
@@ -20,22 +16,10 @@ class Renderer(Pictures):
 
     def __init__(self, setup: WorldSetup, frames_per_second: int) -> None:
         self._setup = setup
-        self._frames_per_second = frames_per_second
         self._cell = max(SMALLEST_CELL, PICTURE_PIXELS // setup.size)
         side = self._cell * setup.size
-        super().__init__("the grid world", "pettingzoo", (side, side))
+        super().__init__("the grid world", "pettingzoo", (side, side), frames_per_second)
 
-    def image(self, world: World) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """[height, width, 3], the caller's own."""
-        self._draw(world)
-        return self._image()
-
-    def show(self, world: World) -> None:
-        """In a window, no faster than the env's frames per second."""
-        self._draw(world)
-        self._show(self._frames_per_second)
-
-    # -- drawing -----------------------------------------------------------------------------------------------
     def _draw(self, world: World) -> None:
         self._surface.fill(FLOOR)
         self._draw_lines()

@@ -1,6 +1,6 @@
-"""What a grid world is made of, checked: from the constructor's arguments to one frozen `WorldSetup`.
+"""The settings of a grid world: from the arguments of the constructor to one frozen, checked `WorldSetup`.
 
-Every refusal names the argument, what was given, and what would do. Nothing here knows PettingZoo or how a world runs.
+Errors name the argument, its value, and what is expected. Nothing here depends on PettingZoo or on how a world runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Color = tuple[int, int, int]
 
 GROUND, OBSERVER = "ground", "observer"
 TYPES = {"ground": GROUND, "FOVAgent": GROUND, "observer": OBSERVER, "air": OBSERVER, "ObserverAgent": OBSERVER}
-"""The names an agent's `type` may have."""
+"""Valid names for the `type` of an agent."""
 
 DETECTION_PROBABILITIES = (1.0, 0.66, 0.33)
 COLORS: tuple[Color, ...] = (
@@ -37,7 +37,7 @@ TARGET_KEYS = LOOKS | {"movement_speed", "movement_range", "smooth_movement", "b
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How something is drawn."""
+    """Appearance of a body."""
 
     color: Color
     outline_width: int  # pixels
@@ -50,7 +50,7 @@ class AgentSetup:
 
     name: str
     kind: str  # GROUND or OBSERVER
-    base_cells: int  # side of what it sees on level 1; every level above adds 2
+    base_cells: int  # side of its view on level 1; every level above adds 2
     detection: tuple[float, ...]  # probability of seeing a target in view, by level
     shows_target: bool
     look: Look
@@ -70,13 +70,13 @@ class AgentSetup:
 
     @property
     def view_cells(self) -> int:
-        """Side of `obstacles_fov`: what is seen from the highest level."""
+        """Side of `obstacles_fov`, which is the view from the highest level."""
         return self.base_cells + 2 * (self.max_altitude - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSetup:
-    """What the agents look for."""
+    """The target that the agents look for."""
 
     name: str
     movement_speed: float  # probability of moving in a step
@@ -89,7 +89,7 @@ class TargetSetup:
 
 @dataclass(frozen=True, slots=True)
 class WorldSetup:
-    """Everything that stays the same from episode to episode."""
+    """Settings that are the same in all episodes."""
 
     size: int
     max_steps: int
@@ -113,7 +113,7 @@ def world_setup(
     show_target_coords: bool,
     no_target: bool,
 ) -> WorldSetup:
-    """The checked setup, or `InvalidRequest`."""
+    """Return the checked setup; raise `InvalidRequest`."""
     size = at_least("size", size, 2)
     obstacles = at_least("num_obstacles", num_obstacles, 0)
     shows, without = flag("show_target_coords", show_target_coords), flag("no_target", no_target)
@@ -137,8 +137,8 @@ def _refuse_coordinates_of_nothing(setup: WorldSetup) -> None:
     shown = [agent.name for agent in setup.agents if agent.shows_target]
     if setup.target is None and shown:
         raise InvalidRequest(
-            f"no_target=True, and {shown[0]!r} is to be shown the target's coordinates: "
-            "leave one of no_target and show_target_coords out"
+            f"no_target=True, and {shown[0]!r} has show_target_coords=True: leave one of them out, since there are no "
+            "coordinates to show"
         )
 
 

@@ -1,4 +1,4 @@
-"""Gymnasium's HalfCheetah-v5 and Ant-v5 with other rewards: how fast, or in which direction, is the task.
+"""Gymnasium's HalfCheetah-v5 and Ant-v5 with other rewards: the task is a speed, or a direction.
 
 Needs MuJoCo: pip install 'multiverse[mujoco]'. Starts are Gymnasium's: positions off by up to 0.1, velocities by a
 normal 0.1.
@@ -16,17 +16,17 @@ from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.envs.meta.tasks import TaskEnv
+from multiverse.envs.meta import TaskEnv
 
 HORIZON = 200
 EVERYTHING = mujoco.mjtState.mjSTATE_INTEGRATION
-"""All that the next step depends on, what the solver begins with included."""
+"""All that the next step depends on, with the start values of the solver."""
 
 Result = tuple[Array, float, bool, bool, dict[str, Any]]
 
 
 class Locomotion(TaskEnv):
-    """What both bodies share: `TaskEnv` before one of Gymnasium's MuJoCo envs, whose model and data these are."""
+    """Common part of both bodies: `TaskEnv` before one of Gymnasium's MuJoCo envs, which has the model and data."""
 
     model: Any
     data: Any
@@ -56,15 +56,15 @@ class Locomotion(TaskEnv):
 
 
 def _only_directions(given: Array) -> Array:
-    """Forwards and backwards is all there is."""
+    """Refuse tasks other than forwards and backwards."""
     if abs(given[0]) != 1.0:
-        raise InvalidRequest(f"task {given.tolist()}: 1 (forwards) or -1 (backwards)")
+        raise InvalidRequest(f"task {given.tolist()}: expected 1 (forwards) or -1 (backwards)")
     return given
 
 
 class HalfCheetah(Locomotion, HalfCheetahEnv):
-    """Sees 20 numbers: positions without the first, velocities, and where its torso is (3). Never ends before the
-    horizon. A step's velocity is how far the first position went, by time."""
+    """Observes 20 numbers: positions without the first, velocities, and the place of the torso (3). Never ends before
+    the horizon. The velocity of a step is the change of the first position per time."""
 
     def __init__(self, horizon: int = HORIZON, **arguments: Any) -> None:
         super().__init__(horizon=horizon, **arguments)
@@ -72,8 +72,8 @@ class HalfCheetah(Locomotion, HalfCheetahEnv):
         self.observation_space = spaces.Box(-np.inf, np.inf, (20,), np.float32)
 
     def _initialize_simulation(self) -> tuple[Any, Any]:
-        """Gymnasium's file asks for its total mass in a way that MuJoCo warns about, at every env and in a file: the
-        same, said as MuJoCo wants it."""
+        """Set the total mass of Gymnasium's file in the way that MuJoCo recommends, instead of one that it warns
+        about for every env."""
         spec = mujoco.MjSpec.from_file(self.fullpath)
         total, spec.compiler.settotalmass = spec.compiler.settotalmass, -1.0
         model = spec.compile()
@@ -102,7 +102,7 @@ class HalfCheetah(Locomotion, HalfCheetahEnv):
 
 
 class HalfCheetahVel(HalfCheetah):
-    """Run at a speed between 0 and 3 that nobody shows: reward -|v - v*| - 0.05‖a‖²."""
+    """Run at a hidden speed between 0 and 3: reward -|v - v*| - 0.05‖a‖²."""
 
     def __init__(self, horizon: int = HORIZON, **arguments: Any) -> None:
         super().__init__(horizon, **arguments)
@@ -113,8 +113,8 @@ class HalfCheetahVel(HalfCheetah):
 
 
 class HalfCheetahDir(HalfCheetah):
-    """Run forwards (1) or backwards (-1): reward d·v - 0.05‖a‖². There are these two tasks: `sample_tasks(2)` gives
-    both in some order, and no more can be had."""
+    """Run forwards (1) or backwards (-1): reward d·v - 0.05‖a‖². There are only these two tasks: `sample_tasks(2)`
+    returns both in random order."""
 
     def __init__(self, horizon: int = HORIZON, **arguments: Any) -> None:
         super().__init__(horizon, **arguments)
@@ -131,12 +131,12 @@ class HalfCheetahDir(HalfCheetah):
 
 
 class AntDir(Locomotion, AntEnv):
-    """Run in a direction that nobody shows: reward v·d - 0.5‖a‖² - contact cost + 1, where the contact cost is
-    0.0005 Σ clip(force, ±1)². The 1 is for every step, the last too. Sees 27 numbers: positions without the first two,
-    and velocities. Terminated outside a height of [0.2, 1], or when its state is not finite.
+    """Run in a hidden direction: reward v·d - 0.5‖a‖² - contact cost + 1, where the contact cost is
+    0.0005 Σ clip(force, ±1)². Every step earns the 1, even the last. Observes 27 numbers: positions without the first
+    two, and velocities. Terminated outside a height of [0.2, 1], or when its state is not finite.
 
-    The task is the direction's angle, in [-π, π), uniform; with `forward_backward` 0 or π, of which there are two:
-    `sample_tasks(2)` gives both in some order.
+    The task is the angle of the direction, uniform in [-π, π); with `forward_backward` 0 or π, of which
+    `sample_tasks(2)` returns both in random order.
     """
 
     def __init__(self, horizon: int = HORIZON, forward_backward: bool = False, **arguments: Any) -> None:

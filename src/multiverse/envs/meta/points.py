@@ -1,4 +1,4 @@
-"""Points in the plane: cheap to step, so that what is learned about adapting costs little to find out."""
+"""Points in the plane: cheap envs for experiments with adaptation."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.envs.meta.tasks import TaskEnv
+from multiverse.envs.meta import TaskEnv
 
 STEP = 0.1
-"""The furthest a point goes along an axis in one step."""
+"""Largest move along an axis in one step."""
 
 Result = tuple[Array, float, bool, bool, dict[str, Any]]
 
 
 class PointEnv(TaskEnv):
-    """A point that goes where it is told, by up to 0.1 along each axis. It sees its place. No episode is terminated:
-    one goes on at the goal (elsewhere goal states are stored as terminal though the episode goes on: not here)."""
+    """A point that moves by up to 0.1 along each axis, and observes its place. No episode is terminated, not even at
+    the goal (other implementations store goal states as terminal although the episode continues)."""
 
     def __init__(self, horizon: int) -> None:
         super().__init__(horizon)
@@ -57,8 +57,8 @@ class PointEnv(TaskEnv):
 
 
 class PointRobot(PointEnv):
-    """A goal anywhere in the square [-1, 1]², and the reward is minus the distance to it: dense, so a few steps tell
-    where it is. Starts at the origin; 20 steps an episode (ten reach the furthest goal)."""
+    """Reach a goal in the square [-1, 1]²; the reward is minus the distance to it, so that a few steps show where it
+    is. Starts at the origin; an episode has 20 steps (ten reach the furthest goal)."""
 
     def __init__(self, horizon: int = 20) -> None:
         super().__init__(horizon)
@@ -71,8 +71,8 @@ class PointRobot(PointEnv):
 
 
 class PointRobotSparse(PointEnv):
-    """A goal on the upper half of the unit circle; the reward is 1 within 0.2 of it and else 0, so the half circle must
-    be searched, once. 60 steps and a return of at most 60 an episode; `info["success"]`: inside.
+    """Reach a goal on the upper half of the unit circle; the reward is 1 within 0.2 of it and else 0, so the half
+    circle must be searched once. An episode has 60 steps; `info["success"]`: within 0.2.
 
     `start`: "uniform" begins anywhere in [-1.5, 1.5] × [-0.5, 1.5], "origin" at the origin. The task is the goal.
     """
@@ -101,8 +101,8 @@ class PointRobotSparse(PointEnv):
 
 
 class Wind(PointEnv):
-    """A known goal, (0, 1), and a wind nobody shows, which blows the point by up to 0.08 along each axis at every step.
-    The reward is 1 within 0.03 of the goal and else 0; `info["success"]`: inside. Starts at the origin; 75 steps."""
+    """Reach the goal (0, 1) in a hidden wind, which moves the point by up to 0.08 along each axis at every step. The
+    reward is 1 within 0.03 of the goal and else 0; `info["success"]`: within 0.03. Starts at the origin; 75 steps."""
 
     GOAL, RADIUS, STRONGEST = np.array([0.0, 1.0]), 0.03, 0.08
 

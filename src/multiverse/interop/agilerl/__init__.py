@@ -13,8 +13,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 
 if TYPE_CHECKING:
     from multiverse.interop.agilerl.async_vec_env import AsyncPettingZooVecEnv
-    from multiverse.interop.agilerl.engine import Observations
-    from multiverse.interop.agilerl.peer import AsyncState
+    from multiverse.interop.agilerl.engine import AsyncState, Observations
 
 __all__ = [
     "AlreadyPendingCallError",

@@ -20,18 +20,16 @@ from multiverse.adapters.agents import AgentOptions
 from multiverse.core.errors import EnvFailed, NothingPending, RequestPending
 from multiverse.core.infos import Infos
 from multiverse.core.plan import IN_PROCESSES, StartMethod
-from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observations, add_info
-from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
-from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
-from multiverse.interop.async_drop_in import AsyncDropIn, late, never_asked
-from multiverse.interop.drop_in import start, start_method_of
+from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, AsyncState, Observations, VecEnvBase, add_info
+from multiverse.interop.agilerl.env_side import AgileRecipe, OwnCopy
+from multiverse.interop.drop_in import AsyncDropIn, not_requested, start, start_method_of, timed_out
 
 EnvFunctions = Sequence[Callable[[], Any]]
 Spaces = dict[str, spaces.Space[Any]]
 
 
 class ShutDown(RequestPending, AssertionError):
-    """Envs have raised; the original has ended their workers, and asserts that nobody talks to them."""
+    """Envs have raised; the original has ended their workers, and refuses further requests by an assertion."""
 
 
 class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
@@ -62,8 +60,8 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         self.env_fns, self.copy, self.closed = env_fns, copy, False
         self.active_agents = self.previous_active = None
         self._state = AsyncState.DEFAULT
-        sources = _each_its_own(env_fns)
-        self._look_at(env_fns[0](), len(env_fns))
+        sources = _own_copies(env_fns)
+        self._take_description_of(env_fns[0](), len(env_fns))
         if sources is None and method == "fork":  # a process of its own has a copy of everything
             workers = self.num_envs
         self._engine: AgentsEngine | None = None
@@ -90,8 +88,8 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
                 bounds_may_differ=True,
             )
 
-    def _look_at(self, env: Any, num_envs: int) -> None:
-        """Take over what an env that was built in the caller says about all of them, and close it again."""
+    def _take_description_of(self, env: Any, num_envs: int) -> None:
+        """Copy the attributes of an env that was built in the caller, and close it."""
         self.metadata = env.metadata if hasattr(env, "metadata") else env.unwrapped.metadata
         self.render_mode = (
             env.render_mode if hasattr(env, "render_mode") else getattr(env.unwrapped, "render_mode", None)
@@ -106,7 +104,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     @property
     def engine(self) -> AgentsEngine:
-        """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+        """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
         if self._engine is None:
             assert self._unbuilt is not None
             self._raise(self._unbuilt)
@@ -114,33 +112,33 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     # -- what it shows -------------------------------------------------------------------------------------------
     def single_observation_space(self, agent: str) -> spaces.Space[Any]:
-        """What one agent of one env sees."""
+        """Return the observation space of an agent in one env."""
         return self._single_observation_spaces[agent]
 
     def single_action_space(self, agent: str) -> spaces.Space[Any]:
-        """What one agent of one env can do."""
+        """Return the action space of an agent in one env."""
         return self._single_action_spaces[agent]
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """What one agent sees, in all envs."""
+        """Return the observation space of an agent in all envs."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """What one agent can do, in all envs."""
+        """Return the action space of an agent in all envs."""
         return self._action_spaces[agent]
 
     @property
     def unwrapped(self) -> Self:
-        """Itself: there is no wrapper around it."""
+        """The env itself, since it has no wrappers."""
         return self
 
     @property
     def observations(self) -> Observations:
-        """The present observations, whatever `copy` says."""
+        """The current observations as a view, whatever `copy` is."""
         return self.engine.seen
 
     def get_observations(self) -> Any:
-        """The same as `reset` and `step` return them."""
+        """Return the current observations as `reset` and `step` do."""
         return self.engine.observations()
 
     def step(self, actions: Mapping[str, Any], *args: Any, **kwargs: Any) -> AgentsStep:
@@ -176,7 +174,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         try:
             return super()._answer(receive, name, timeout)
         except NothingPending:  # somebody else has set the state: what was never asked for does not come
-            raise (never_asked(name) if timeout is None else late(name, timeout)) from None
+            raise (not_requested(name) if timeout is None else timed_out(name, timeout)) from None
 
     def _reset_first(self, failed: list[int]) -> Exception:
         return ShutDown(
@@ -189,10 +187,10 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         return add_info(vector_infos, env_info, env_num, self.num_envs)
 
 
-def _each_its_own(env_fns: EnvFunctions) -> list[OfItsOwn] | None:
-    """The functions, so that they share nothing; None if they cannot be copied."""
+def _own_copies(env_fns: EnvFunctions) -> list[OwnCopy] | None:
+    """Return the functions so that they share nothing; None if they cannot be copied."""
     try:
-        return [OfItsOwn(env_fn) for env_fn in env_fns]
+        return [OwnCopy(env_fn) for env_fn in env_fns]
     except Exception:  # whatever pickling raises
         return None
 
@@ -205,14 +203,14 @@ class EnvProcess(psutil.Process):
     """The process that runs an env, with the manners of `multiprocessing.Process`; envs may share one."""
 
     def is_alive(self) -> bool:
-        """Whether it runs; one that has ended and is not yet buried does not."""
+        """Return whether it runs; a zombie does not."""
         try:
             return self.is_running() and self.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, so many seconds at most."""
+        """Wait until it has ended, at most so many seconds."""
         try:
             self.wait(timeout)
         except psutil.TimeoutExpired:

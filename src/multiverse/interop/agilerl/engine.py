@@ -1,24 +1,201 @@
-"""Our multi-agent vector env as the AgileRL drop-in drives it: AgileRL's batches, infos and observations."""
+"""Our multi-agent vector env as the AgileRL drop-in drives it, with AgileRL's batches, infos and actions.
+
+Actions go through the block where it holds them exactly as they are, else by pipe. Two base classes and an enum come
+from AgileRL where it is installed, for `isinstance` and `==`: AgileRL's training loops ask `isinstance(env,
+PettingZooVecEnv)`, so the base must exist whether or not the program has imported AgileRL by then; that import brings
+torch, in the caller alone. None of AgileRL's code is called."""
 
 from __future__ import annotations
 
+import importlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
+from gymnasium.vector.async_vector_env import AsyncState as GymnasiumState
 
+from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, empty_column
-from multiverse.core.layout import ENDED, OBSERVATIONS, VALUES, Group, Leaf
+from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.core.views import Array, Views
-from multiverse.interop.agilerl.actions import AgentActions, Spaces
-from multiverse.interop.agilerl.env_side import Said
-from multiverse.interop.agilerl.peer import ObservationsBase
-from multiverse.interop.agilerl.rows import EVERYBODY, MISSING, ODD, ODDITIES, as_it_was, dtype_of, nested
+from multiverse.interop.agilerl.env_side import (
+    EVERYBODY,
+    MISSING,
+    ODD,
+    ODDITIES,
+    WholeInfo,
+    dtype_of,
+    is_array,
+    nested,
+    restored_number,
+)
 from multiverse.interop.engine import AsyncCalls, ByPipe
 from multiverse.vector.base import Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
 
+log = logging.getLogger("multiverse")
+
+
+def _peer() -> Any:
+    """AgileRL's module; None where it is not installed, or its own dependencies are not."""
+    try:
+        return importlib.import_module("agilerl.vector.pz_async_vec_env")
+    except ImportError as error:
+        if error.name != "agilerl":
+            log.warning("agilerl cannot be imported (%s): isinstance(env, PettingZooVecEnv) will be false", error)
+        return None
+
+
+_module = _peer()
+VecEnvBase: Any = getattr(_module, "PettingZooVecEnv", object)
+ObservationsBase: Any = getattr(_module, "Observations", Mapping)  # theirs is one too
+AsyncState: Any = getattr(_module, "AsyncState", GymnasiumState)  # equal by name and value
+"""What is under way: DEFAULT (nothing), WAITING_RESET, WAITING_STEP or WAITING_CALL."""
+
+
+# -- actions ---------------------------------------------------------------------------------------------------
+Spaces = Mapping[str, spaces.Space[Any]]
+
+
+class AgentActions:
+    """Writes dicts agent → batch, or one dict for each env. An agent whose action is NaN gets none."""
+
+    def __init__(self, views: Views, groups: Sequence[Group], action_spaces: Spaces, by_pipe: ByPipe) -> None:
+        self._spaces, self._by_pipe = action_spaces, by_pipe
+        self._agents, self._num_envs = list(action_spaces), views.layout.num_envs
+        self._given = views[(EVERYBODY, ACTIONS)]
+        self._everybody = False  # whether it says that all were given one
+        rows = {a: views[(g.name, ACTIONS)][i :: len(g.agents)] for g in groups for i, a in enumerate(g.agents)}
+        self._rows = {agent: rows[agent] for agent, space in action_spaces.items() if is_array(space)}
+
+    def write(self, actions: Mapping[str, Any]) -> None:
+        """Write a batch for each agent."""
+        if self._by_pipe.unused or not self._written(actions):
+            self.write_each(self._taken_apart(actions))
+
+    def write_each(self, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Write one dict for each env; further ones are ignored."""
+        if len(actions) < self._num_envs:
+            raise InvalidActions(f"actions for {len(actions)} of {self._num_envs} envs: nothing was sent")
+        each = [{a: self._as_sent(a, action) for a, action in one.items()} for one in actions[: self._num_envs]]
+        self._show(each)
+        self._by_pipe.give(each)
+
+    # -- through the block ---------------------------------------------------------------------------------------
+    def _written(self, actions: Mapping[str, Any]) -> bool:
+        """Write into the block if that preserves all actions, their types and their order; return whether it does."""
+        if list(actions) != self._agents or len(self._rows) != len(self._agents):
+            return False
+        fitting = []
+        for agent, row in self._rows.items():
+            if (found := _fitting(actions[agent], row)) is None:
+                return False
+            fitting.append((row, *found))
+        for row, batch, _ in fitting:
+            row[...] = batch
+        self._say_who([absent for *_, absent in fitting])
+        return True
+
+    def _say_who(self, absent: list[Array | None]) -> None:
+        """Write which agents have an action, in the order of the agents."""
+        everybody = not any(one is not None for one in absent)
+        if not (everybody and self._everybody):
+            self._given[...] = 1
+            for i, one in enumerate(absent):
+                if one is not None:
+                    self._given[:, i] = ~one
+        self._everybody = everybody
+
+    def _show(self, each: Sequence[Mapping[str, Any]]) -> None:
+        """Write what the block can hold too, so that the report of a failure shows the actions."""
+        self._everybody = False
+        for i, one in enumerate(each):
+            for agent, row in self._rows.items():
+                try:
+                    row[i] = one.get(agent, 0)
+                except (TypeError, ValueError, OverflowError):
+                    row[i] = 0
+
+    # -- by pipe -------------------------------------------------------------------------------------------------
+    def _taken_apart(self, actions: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return a dict for each env. Numbers of a tensor are arrays without dimensions."""
+        actions = {
+            agent: [np.array(row) for row in np.asarray(batch)] if _is_tensor(batch) else batch
+            for agent, batch in actions.items()
+        }
+        count = max([_length(batch) for batch in actions.values()][:1], default=0)
+        assert count == self._num_envs, (
+            "Number of actions passed to the step function must be equal to the number of vectorized environments"
+        )
+        return [
+            {agent: action for agent, batch in actions.items() if not _is_nan(action := self._action(agent, batch, i))}
+            for i in range(count)
+        ]
+
+    def _action(self, agent: str, batch: Any, i: int) -> Any:
+        """Return the action of one env. Numbers for agents with Discrete actions become ints, unless they are NaN."""
+        if isinstance(self._spaces.get(agent), spaces.Dict | spaces.Tuple):
+            return _row_of(batch, i)
+        action = batch[i]
+        number = np.isscalar(action) and not isinstance(self._spaces.get(agent), spaces.Box)
+        return int(action) if number and not np.isnan(action) else action
+
+    def _as_sent(self, agent: str, action: Any) -> Any:
+        nested = isinstance(self._spaces.get(agent), spaces.Dict | spaces.Tuple)
+        return action if nested or isinstance(action, int) else np.array(action).squeeze()
+
+
+def _fitting(batch: Any, row: Array) -> tuple[Array, Array | None] | None:
+    """Return (what to write, which rows have no action) if a column of the block holds the batch, else None."""
+    if type(batch) is not np.ndarray or batch.shape != row.shape:
+        return None
+    if batch.dtype.kind != "f":
+        # A number becomes an int on its way to the env, so that its own type does not matter.
+        return (batch, None) if batch.dtype == row.dtype or (batch.ndim == 1 and _whole(batch, row)) else None
+    absent = np.isnan(batch)
+    if batch.dtype != row.dtype and not (batch.ndim == 1 and _whole(batch[~absent], row)):
+        return None
+    if not absent.any():
+        return batch, None
+    whole_rows: Array = np.logical_and.reduce(absent.reshape(len(batch), -1), axis=1)
+    kept = batch.copy()
+    kept[whole_rows] = 0
+    return kept, whole_rows
+
+
+def _whole(numbers: Array, row: Array) -> bool:
+    """Return whether a column of integers holds these numbers, without their fractions."""
+    if row.dtype.kind not in "iu" or numbers.dtype.kind not in "iuf":
+        return False
+    limits = np.iinfo(row.dtype)
+    return bool((numbers >= limits.min).all() and (numbers < limits.max).all())
+
+
+def _length(batch: Any) -> int:
+    """Return the length of a batch of actions, nested or not."""
+    while isinstance(batch, Mapping | tuple):
+        batch = next(iter(batch.values() if isinstance(batch, Mapping) else batch))
+    return len(batch)
+
+
+def _is_tensor(batch: Any) -> bool:
+    return hasattr(batch, "__array__") and not isinstance(batch, np.ndarray)
+
+
+def _row_of(batch: Any, i: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {key: _row_of(part, i) for key, part in batch.items()}
+    return tuple(_row_of(part, i) for part in batch) if isinstance(batch, tuple) else batch[i]
+
+
+def _is_nan(action: Any) -> bool:
+    return not isinstance(action, dict | tuple) and bool(np.isnan(action).all())
+
+
+# -- batches ---------------------------------------------------------------------------------------------------
 AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], Infos]
 
 
@@ -48,7 +225,7 @@ class Observations(ObservationsBase):  # type: ignore[misc]
 
 
 def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
-    """What the agent sees in all envs; of what no array can hold, a tuple."""
+    """Return what reads the observations of an agent in all envs; a tuple of values that no array can hold."""
     rows = slice(group.agents.index(agent), None, len(group.agents))
 
     def of_leaf(leaf: Leaf) -> Callable[[], Any]:
@@ -61,10 +238,10 @@ def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
 
 
 class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
-    """Parallel envs; every agent has a row in every batch, and what was not said of it is NaN there."""
+    """Parallel envs; every agent has a row in every batch, in which missing values are NaN."""
 
     def __init__(self, action_spaces: Spaces, running: Running) -> None:
-        """`action_spaces` say in which order agents come, and what they really can do."""
+        """`action_spaces`: the original spaces, in the order of the agents."""
         executor, groups = running.executor, running.description.groups[:-1]  # the last one is about everybody
         super().__init__(replace(running, description=replace(running.description, groups=groups)))
         views, agents = executor.views, [(agent, self._group(agent)) for agent in action_spaces]
@@ -73,7 +250,7 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
         self._acts = AgentActions(views, groups, action_spaces, self._by_pipe)
 
     def start_reset(self, seed: Any, options: Any) -> None:
-        """The options are for every env, whatever is in them."""
+        """Pass the options to every env, whatever they contain."""
         super().start_reset(seed, [options] * self.num_envs)
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
@@ -101,7 +278,7 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
 
 
 class Columns:
-    """Rewards and ends, as numpy would have made them of what the envs said."""
+    """Rewards and ends, with the dtypes that numpy gives the original values."""
 
     def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
         self._rows = [(agent, _columns_of(views, agent, group)) for agent, group in agents]
@@ -131,7 +308,7 @@ class Columns:
         if (codes == ODD).any():
             return lambda: np.array(
                 [
-                    self._odd[i].info[agent, which] if code == ODD else as_it_was(value, code)
+                    self._odd[i].info[agent, which] if code == ODD else restored_number(value, code)
                     for i, (value, code) in enumerate(zip(row.tolist(), codes.tolist()))
                 ]
             )
@@ -148,7 +325,7 @@ class Columns:
 
 
 def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, Array]:
-    """An agent's rewards, and its two ends."""
+    """Return the rewards of an agent, and its two ends."""
     rows = slice(group.agents.index(agent), None, len(group.agents))
     terminated, truncated = views[(group.name, ENDED)][:, rows]
     return views[(group.name, VALUES)][0, rows], terminated, truncated
@@ -156,21 +333,23 @@ def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, A
 
 # -- infos -----------------------------------------------------------------------------------------------------
 def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:
-    """One batch of what the envs said: agent → its infos, `_agent` → all True, for AgileRL leaves nobody out; beside
-    every key its mask."""
+    """Return the infos of all envs as one batch: agent → its infos, each key with its mask; `_agent` is all True, since
+    AgileRL leaves no env out."""
     infos: Infos = {}
     for agent in agents:
         if agent not in said:
             infos[agent], infos[f"_{agent}"] = {}, np.ones(rows, np.bool_)
             continue
         for row, what in enumerate(said[agent].tolist()):
-            add_info(infos, {agent: {} if what is None else what.info if isinstance(what, Said) else what}, row, rows)
+            add_info(
+                infos, {agent: {} if what is None else what.info if isinstance(what, WholeInfo) else what}, row, rows
+            )
     return infos
 
 
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
-    """Put one env's info into row `row` of a batch of `rows`. None is a NaN; values that do not fit each other become
-    objects, where AgileRL raises what numpy raises."""
+    """Write the info of one env into row `row` of a batch of `rows`. None becomes NaN; values that do not fit together
+    become objects, where AgileRL raises an error of numpy."""
     for key, value in info.items():
         found = infos.get(key)
         if isinstance(value, dict) and (found is None or isinstance(found, dict)):

@@ -1,9 +1,10 @@
-"""The AgileRL drop-in, where the envs run: one env, asked and heard as AgileRL's worker does it. Imports nothing of
-AgileRL's, which would bring torch along.
-"""
+"""The AgileRL drop-in where the envs run: one env, called and read as in AgileRL's worker, and its rows in the block.
+
+Imports nothing of AgileRL, which would bring torch along."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,36 +17,149 @@ from multiverse.adapters.agents import AgentOptions, groups_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.core.env import Env, EnvDescription, SlotRow
-from multiverse.core.layout import Group
-from multiverse.interop.agilerl.rows import (
-    MISSING,
-    ODD,
-    ODDITIES,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    USUAL,
-    Codes,
-    action_row,
-    code_of_end,
-    code_of_reward,
-    everybody,
-    fitted,
-    is_array,
-    placeholder,
-    stored,
-)
+from multiverse.core.layout import Group, Leaf, from_leaves, leaves
+from multiverse.core.views import Array
 from multiverse.interop.env_side import TakesGiven, own
 
+EVERYBODY = "(everybody)"
+"""Group with one row per env, which is about all agents."""
+
+REWARD, TERMINATED, TRUNCATED = 0, 1, 2
+"""Order of the three values of every agent."""
+
+MISSING, ODD = 0, 255
+"""Codes of a value that is missing, and of one that no column holds, which comes by pipe."""
+
+ODDITIES = "(odd values)"
+"""Key of the info with the latter: (agent, which of the three) → value."""
+
+Codes = tuple[int, int, int]
+"""Types of an agent's reward, terminated and truncated, as codes."""
+
+_FLOATS: tuple[type, ...] = (float, np.float64, np.float32, np.float16)
+_BOOLS: tuple[type, ...] = (bool, np.bool_)
+_SIGNED: tuple[type, ...] = (int, np.int64, np.int32, np.int16, np.int8)
+_UNSIGNED: tuple[type, ...] = (np.uint64, np.uint32, np.uint16, np.uint8)
+_INTEGERS = (*_SIGNED, *_UNSIGNED)
+_TYPES = (*_FLOATS, *_BOOLS, *_INTEGERS)
+_CODES = {kind: code for code, kind in enumerate(_TYPES, start=1)}
+USUAL: dict[tuple[type, type, type], Codes] = {
+    (reward, end, cut): (_CODES[reward], _CODES[end], _CODES[cut])
+    for reward in _FLOATS
+    for end in _BOOLS
+    for cut in _BOOLS
+}
+"""Codes by type, for types of which the columns hold every value."""
+
+_WHOLE = frozenset(_CODES[kind] for kind in _INTEGERS)
+_EXACT = 2**53  # a float64 holds every whole number up to this
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------
+def code_of_reward(reward: Any) -> int:
+    """Return the code of a reward; ODD if a float64 cannot hold it exactly."""
+    code = _CODES.get(type(reward), ODD)
+    return ODD if code in _WHOLE and not -_EXACT <= reward <= _EXACT else code
+
+
+def code_of_end(end: Any) -> int:
+    """Return the code of terminated or truncated; ODD if a bool cannot hold it exactly."""
+    code = _CODES.get(type(end), ODD)
+    return code if code == ODD or end in (0, 1) else ODD
+
+
+def dtype_of(codes: Array) -> np.dtype[Any]:
+    """Return the dtype of an array of such numbers, where a missing one is NaN."""
+    kinds = [np.dtype(float if code == MISSING else _TYPES[code - 1]) for code in sorted(set(codes.tolist()))]
+    return np.result_type(*kinds)
+
+
+def restored_number(value: Any, code: int) -> Any:
+    """Return a number of a column with its original type."""
+    return np.nan if code == MISSING else _TYPES[code - 1](value)
+
+
+# -- observations and actions --------------------------------------------------------------------------------------
+def stored(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """Return the space of the block: with only shape and dtype of every leaf that an array can hold."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(OrderedDict((key, stored(child)) for key, child in space.spaces.items()))
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([stored(child) for child in space.spaces])
+    return plain(space, space.shape or (1,)) if is_array(space) else space
+
+
+def is_array(space: spaces.Space[Any]) -> bool:
+    """Return whether values are arrays of one shape and a numeric dtype, also for a custom space."""
+    if space.dtype is None or space.shape is None:
+        return False
+    return np.dtype(space.dtype).kind in "iufb"
+
+
+def plain(space: spaces.Space[Any], shape: tuple[int, ...]) -> spaces.Box:
+    """Return a Box of this shape and the dtype of the space, without bounds."""
+    dtype = np.dtype(space.dtype)
+    if dtype.kind in "iu":
+        return spaces.Box(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype.type)
+    return spaces.Box(-np.inf, np.inf, shape, dtype.type) if dtype.kind == "f" else spaces.Box(0, 1, shape, dtype.type)
+
+
+def fitted(space: spaces.Space[Any]) -> Callable[[Any], Any]:
+    """Return a function that casts and reshapes an observation for its stored space."""
+    if isinstance(space, spaces.Dict):
+        items = [(key, fitted(child)) for key, child in space.spaces.items()]
+        return lambda value: {key: fit(value[key]) for key, fit in items}
+    if isinstance(space, spaces.Tuple):
+        parts = [fitted(child) for child in space.spaces]
+        return lambda value: tuple(fit(value[i]) for i, fit in enumerate(parts))
+    if not Leaf((), space).numeric:
+        return lambda value: value
+    shape, dtype = space.shape or (), space.dtype
+    return lambda value: np.asarray(value, dtype=dtype).reshape(shape)
+
+
+def placeholder(space: spaces.Space[Any]) -> Any:
+    """Return the observation of an absent agent: NaN or, in integers, a cast NaN."""
+
+    def of_leaf(leaf: Leaf) -> Any:
+        return np.full(leaf.space.shape or (), np.nan).astype(leaf.space.dtype) if leaf.numeric else None
+
+    with np.errstate(invalid="ignore"):
+        return from_leaves(space, {leaf.path: of_leaf(leaf) for leaf in leaves(space)})
+
+
+def nested(space: spaces.Space[Any], of_leaf: Callable[[Leaf], Callable[[], Any]], leaf: Leaf) -> Callable[[], Any]:
+    """A function that nests what `of_leaf` gives for every leaf as the space is; dicts in the space's order."""
+    if isinstance(space, spaces.Dict):
+        items = [(k, nested(child, of_leaf, Leaf((*leaf.path, k), child))) for k, child in space.spaces.items()]
+        return lambda: OrderedDict((key, take()) for key, take in items)
+    if isinstance(space, spaces.Tuple):
+        parts = [nested(child, of_leaf, Leaf((*leaf.path, i), child)) for i, child in enumerate(space.spaces)]
+        return lambda: tuple([take() for take in parts])
+    return of_leaf(leaf)
+
+
+def action_row(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """An action as it lies in the block; where no array holds one it always goes by pipe."""
+    return plain(space, space.shape or ()) if is_array(space) else spaces.Discrete(1)
+
+
+def everybody(agents: int) -> Group:
+    """The row about all agents. Its observation: three codes for each agent; its action: whom one was given."""
+    seen, given = spaces.Box(0, 255, (agents, 3), np.uint8), spaces.Box(0, 1, (agents,), np.uint8)
+    return Group(EVERYBODY, (EVERYBODY,), seen, given, may_be_absent=True)
+
+
+# -- the env ---------------------------------------------------------------------------------------------------
 By = Mapping[str, Any]
-"""agent → what was said of it."""
+"""agent → value."""
 
 Odd = dict[tuple[str, int], Any]
-"""What no column holds, by agent and which of the three it is."""
+"""(agent, which of the three) → value that no column holds."""
 
 
-class OfItsOwn:
-    """An env function that shares nothing with others of its worker: each builds from a copy of what it holds.
+class OwnCopy:
+    """An env function that shares nothing with others in its worker: each call builds from a copy.
 
     `[lambda: env] * 8` means eight envs to AgileRL, whose envs have a process each.
     """
@@ -60,7 +174,7 @@ class OfItsOwn:
 
 
 class AgileRecipe(Recipe):
-    """Builds an env as AgileRL has it: the agents are those that the first env said."""
+    """Builds an env as AgileRL does: with the agents of the first env."""
 
     __slots__ = ()
 
@@ -68,8 +182,8 @@ class AgileRecipe(Recipe):
         return AgileEnv(self.build_foreign(), self.agents)
 
 
-class Said:
-    """One agent's info, left alone on its way."""
+class WholeInfo:
+    """An info of one agent that is transferred as it is."""
 
     __slots__ = ("info",)
 
@@ -80,8 +194,8 @@ class Said:
         return repr(self.info)
 
 
-class ToldRow:
-    """One agent's row of the batch."""
+class AgentRow:
+    """Row of one agent in the batch."""
 
     def __init__(self, agent: str, group: Group, row: SlotRow) -> None:
         self.agent, self._row = agent, row
@@ -90,10 +204,10 @@ class ToldRow:
         self._target = target
         self._shape: Any = None if target is None else target.shape
         self._dtype: Any = None if target is None else target.dtype
-        self.hear = self._hearer()
+        self.write_outcome = self._outcome_writer()
 
-    def see(self, observations: By) -> None:
-        """What it observes, or a placeholder."""
+    def write_observation(self, observations: By) -> None:
+        """Write what the agent observes, or a placeholder."""
         if self.agent not in observations:
             self._write(self._absent)
             return
@@ -103,19 +217,19 @@ class ToldRow:
         else:
             self._write(self._fit(seen))
 
-    def be_there(self, there: bool) -> None:
+    def set_alive(self, there: bool) -> None:
         self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = there
 
-    hear: Callable[[By, By, By, Odd], Codes]
-    """(rewards, terminated, truncated, odd): write what is said of this agent; returns what kinds of things it was."""
+    write_outcome: Callable[[By, By, By, Odd], Codes]
+    """(rewards, terminated, truncated, odd): write the values of this agent, and return their codes."""
 
-    def _hearer(self) -> Callable[[By, By, By, Odd], Codes]:
-        """A closure, not a method: this runs for every agent at every step."""
-        agent, slot, carefully = self.agent, self._row.slot, self._hear_carefully
+    def _outcome_writer(self) -> Callable[[By, By, By, Odd], Codes]:
+        """Return a closure, which is faster than a method: it runs for every agent at every step."""
+        agent, slot, carefully = self.agent, self._row.slot, self._write_any_outcome
         columns = self._row.rewards, self._row.terminated, self._row.truncated, self._row.alive, self._row.acting
         reward_column, end_column, cut_column, alive, acting = cast(Any, columns)
 
-        def hear(rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
+        def write_outcome(rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
             try:
                 reward, end, cut = rewards[agent], terminated[agent], truncated[agent]
             except KeyError:
@@ -127,12 +241,12 @@ class ToldRow:
             alive[slot] = acting[slot] = not (end or cut)
             return codes
 
-        return hear
+        return write_outcome
 
-    def _hear_carefully(self, rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
-        """The same, whatever is said, and whatever is not."""
+    def _write_any_outcome(self, rewards: By, terminated: By, truncated: By, odd: Odd) -> Codes:
+        """Do the same for any values, and for missing ones."""
         agent, row = self.agent, self._row
-        self.be_there(agent in terminated and not (terminated[agent] or truncated.get(agent, False)))
+        self.set_alive(agent in terminated and not (terminated[agent] or truncated.get(agent, False)))
         columns = (
             (REWARD, rewards, row.rewards, code_of_reward),
             (TERMINATED, terminated, row.terminated, code_of_end),
@@ -149,10 +263,10 @@ class ToldRow:
 
 
 class AgileEnv(PettingZooEnv, TakesGiven):
-    """A parallel env of which nothing is asked but its spaces, `reset`, `step` and `close`.
+    """A parallel env of which only its spaces, `reset`, `step` and `close` are used.
 
-    What it says is taken as it is: an agent is there if it is among what was returned. When everybody that it speaks of
-    has ended, the episode is over.
+    Its results are taken as they are: the agents in them are those that are there. When all agents in them have ended,
+    the episode is over.
     """
 
     kind = "parallel"
@@ -172,7 +286,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
     def bind(self, rows: Sequence[SlotRow]) -> None:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
         found = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
-        self._each = [ToldRow(agent, *found[agent][1:]) for agent in self._agents]
+        self._each = [AgentRow(agent, *found[agent][1:]) for agent in self._agents]
         self._takers = [(agent, found[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
         self._write_codes = rows[-1].write_observation
         self._codes: list[Codes] = []
@@ -187,17 +301,17 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             self._odd = {}
             observations, infos = self._env.reset(seed=seed, options=own(options))
         for row in self._each:
-            row.see(observations)
-            row.be_there(row.agent in observations)
-        return self._spoken(infos)
+            row.write_observation(observations)
+            row.set_alive(row.agent in observations)
+        return self._infos_of(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
-        """One action for every agent, and at last whom they are for; those that were given by pipe come first."""
+        """Step with an action for every agent and, last, who has one; actions that came by pipe take precedence."""
         chosen = self._given.pop() if self._given else self._chosen(actions)
         observations, rewards, terminated, truncated, infos = self._env.step(chosen)
         over = all(end or truncated.get(agent, False) for agent, end in terminated.items())
         self._odd = {}
-        codes = [row.hear(rewards, terminated, truncated, self._odd) for row in self._each]
+        codes = [row.write_outcome(rewards, terminated, truncated, self._odd) for row in self._each]
         if codes != self._codes:
             self._write_codes(np.array(codes, np.uint8))
             self._codes = codes
@@ -205,8 +319,8 @@ class AgileEnv(PettingZooEnv, TakesGiven):
         if over:  # what is shown is the reset's
             return True, {}
         for row in self._each:
-            row.see(observations)
-        return False, self._spoken(infos)
+            row.write_observation(observations)
+        return False, self._infos_of(infos)
 
     def _chosen(self, actions: Sequence[Any]) -> dict[str, Any]:
         given = actions[-1].tobytes()
@@ -214,19 +328,19 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             return {agent: take(actions[i]) for agent, i, take in self._takers}
         return {agent: take(actions[i]) for (agent, i, take), there in zip(self._takers, given) if there}
 
-    def _spoken(self, infos: By) -> dict[str, Any]:
-        """What is more than an empty dict, agent by agent; and whatever no column could hold."""
+    def _infos_of(self, infos: By) -> dict[str, Any]:
+        """Return the infos that are not empty, by agent, and the values that no column holds."""
         found: dict[str, Any] = {}
         for agent, info in infos.items():
             if (info or type(info) is not dict) and agent in self._agents:
-                found[agent] = Said(info)
+                found[agent] = WholeInfo(info)
         if self._odd:
-            found[ODDITIES] = Said(self._odd)
+            found[ODDITIES] = WholeInfo(self._odd)
         return found
 
     # -- whatever else can be asked ------------------------------------------------------------------------------
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Of the outermost wrapper, with arguments of its own."""
+        """Call a method of the outermost wrapper with copies of the arguments, or read an attribute."""
         found = getattr(self._env, name)
         return found(*own(args), **own(kwargs)) if callable(found) else found
 
@@ -235,7 +349,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
 
 
 def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
-    """From an action in the block to the one that the env gets: an int, or an array without axes of length one."""
+    """Return what makes the env's action of one in the block: an int, or an array without axes of length one."""
     if not is_array(space) or (not space.shape and isinstance(space, spaces.Box)):
         return np.asarray
     if not space.shape:

@@ -16,18 +16,18 @@ from multiverse.vector.requests import reset_requests
 
 
 class StepInfos(NamedTuple):
-    """What the envs said in a step: each its info (a new episode's, where one ended), and the ended ones their last."""
+    """Infos of a step: of each env (of the new episode, where one ended), and the last ones of ended episodes."""
 
     infos: list[Infos]
     final_infos: dict[int, Infos]
 
 
 Stepped = tuple[Any, Array, Array, Array, StepInfos | None]
-"""Observations, rewards, terminated, truncated; None where no env said anything, and no episode ended."""
+"""Observations, rewards, terminated, truncated, infos; None if all infos are empty and no episode ended."""
 
 
 class VecEnvEngine(Engine):
-    """Starts a step now and finishes it later; one that Ctrl-C cut short can still be finished, or forgotten."""
+    """Starts a step now and finishes it later; after Ctrl-C it can still be finished, or dropped."""
 
     def __init__(self, running: Running) -> None:
         super().__init__(running)
@@ -36,7 +36,7 @@ class VecEnvEngine(Engine):
 
     # -- steps -------------------------------------------------------------------------------------------------
     def start_step(self, actions: Any) -> None:
-        """Every env begins a step; too few actions, or too many, are refused before anything is sent."""
+        """Start a step of every env; a wrong number of actions is refused before anything is sent."""
         self.admit_step()
         if self._state.refusal is not None:
             self._state.refuse_step()
@@ -54,7 +54,7 @@ class VecEnvEngine(Engine):
                 self._failures.steps_sent += self.num_envs
 
     def finish_step(self) -> Stepped:
-        """What the step that is under way has brought."""
+        """Return the results of the step that is under way."""
         executor, before = self._executor, self._before
         if before < 0:
             self._state.refuse_step()
@@ -69,13 +69,13 @@ class VecEnvEngine(Engine):
             self._before = before
             self._cut(error)
             raise
-        if self._state.sent:  # somebody asked for something else meanwhile, or Ctrl-C came
+        if self._state.sent:  # there was another request meanwhile, or Ctrl-C
             self._state.settle(executor.hosts)
         self._failures.steps_used += self.num_envs
         return observations, rewards, terminated, truncated, step_infos
 
     def _cut(self, error: BaseException) -> None:
-        """The step has brought an error, or (Ctrl-C) nothing yet: then it stays under way."""
+        """Handle a step that failed, or was interrupted by Ctrl-C: then it stays under way."""
         executor = self._executor
         if not isinstance(error, EnvFailed | WorkerDied):
             executor.complete_step(self._before)
@@ -90,12 +90,12 @@ class VecEnvEngine(Engine):
             self._state.give_up(error)
 
     def admit_step(self) -> None:
-        """Whoever asks for anything but the end of the step under way is told of it."""
+        """Register the step under way, so that other requests are refused."""
         if self._before >= 0 and not self._state.sent:
             self._state.send({host: np.array(host.env_ids) for host in self._executor.hosts})
 
     def forget_step(self) -> None:
-        """Wait for the step under way, if there is one; what it brings goes to nobody."""
+        """Wait for the step under way, if there is one, and drop its results."""
         if self._before >= 0:
             self._make_way()
 
@@ -106,12 +106,12 @@ class VecEnvEngine(Engine):
         self._before = -1
 
     def final_observation(self, env_id: int) -> Any:
-        """The last observation of the episode that this env's last step ended."""
+        """Return the last observation of the episode that the last step of this env ended."""
         return self._results.final_observation(env_id)
 
     # -- everything else ---------------------------------------------------------------------------------------
     def reset_each(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[Infos]:
-        """Begin an episode in every env, whatever was under way; each env's info. `observations` has the rest."""
+        """Begin an episode in every env, whatever was under way; return the info of each env."""
         self._state.refuse_unusable()
         requests = reset_requests(self._everyone, seeds, options, None, self.num_envs)
         self._make_way()
@@ -119,7 +119,7 @@ class VecEnvEngine(Engine):
         return [infos.get(env_id) or {} for env_id in range(self.num_envs)]
 
     def ask_each(self, env_ids: Sequence[int], function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """function(env_range, env ids, *arguments) → one answer for each of `env_ids`, in their order."""
+        """Return function(env_range, env ids, *arguments), which gives one answer for each of `env_ids`."""
         self._state.refuse_unusable()
         self.admit_step()
         return list(self._calls.on_each(np.array(env_ids), function, *arguments)) if env_ids else []
@@ -130,7 +130,7 @@ class VecEnvEngine(Engine):
 
 
 class ActionRows(ActionsAsGiven):
-    """One row of the batch for each env, exactly as it is: through the block if that holds it, else by pipe."""
+    """Sends each env its row of the batch, exactly as it is: through the block if that holds it, else by pipe."""
 
     def _written(self, actions: Any) -> bool:
         nested = bool(self._leaves[0].path)  # then the batch is by env, and the block by part

@@ -1,4 +1,4 @@
-"""The Stable-Baselines3 drop-ins, where the envs run. Imports nothing of theirs: it would bring torch along."""
+"""The Stable-Baselines3 drop-ins where the envs run. Imports nothing of Stable-Baselines3, which would load torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiverse.interop.env_side import AsGivenEnv, AsGivenRecipe, own
 
 
 class VecEnvRecipe(AsGivenRecipe):
-    """Builds an env as Stable-Baselines3 does: one of the old `gym` is patched, right where it was built."""
+    """Builds an env as Stable-Baselines3 does: one of the old `gym` is patched where it was built."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class VecEnvRecipe(AsGivenRecipe):
 
 
 def patched(env: Any) -> gymnasium.Env[Any, Any]:
-    """The env itself if it is Gymnasium's, else what Stable-Baselines3 makes of it, or its refusal."""
+    """Return the env if it is Gymnasium's, else as Stable-Baselines3 patches it, if it does."""
     if isinstance(env, gymnasium.Env):
         return env
     from stable_baselines3.common.vec_env.patch_gym import _patch_env
@@ -32,7 +32,7 @@ def patched(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 class VecEnvMember(AsGivenEnv):
-    """One env, asked as Stable-Baselines3 asks it. `raised` is the last exception of a step or reset, as it was."""
+    """One env, used as Stable-Baselines3 uses it. `raised` is the last exception of a step or reset."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -51,7 +51,7 @@ class VecEnvMember(AsGivenEnv):
         self.step = step_as_given
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
-        """Only what was asked for is passed on: envs without `options`, or even without `seed`, are fine without it."""
+        """Pass on only what is given: an env without `options`, or even `seed`, works as long as none is used."""
         self._given.clear()
         asked: dict[str, Any] = {} if seed is None else {"seed": seed}
         if options:
@@ -65,7 +65,7 @@ class VecEnvMember(AsGivenEnv):
         return info
 
     def attribute(self, name: str) -> Any:
-        """Also if it can be called."""
+        """Return the attribute, even if it is callable."""
         return self._env.get_wrapper_attr(name)
 
     def method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,8 +91,8 @@ class VecEnvMember(AsGivenEnv):
 def of_each(
     envs: EnvRange, env_ids: Sequence[int], ask: Callable[..., Any], shared: bool, *arguments: Any
 ) -> list[Any]:
-    """Run by the worker loop's generic command: ask(env, *arguments) for each env. Unless they are `shared`, each gets
-    arguments of its own, as if it had a pipe to itself."""
+    """Return ask(env, *arguments) of each env. Unless they are `shared`, each env gets copies of the arguments, as if
+    it had a pipe to itself. Run by the generic command of the worker loop."""
     shared = shared or len(env_ids) == 1
     answers = []
     for env_id in env_ids:

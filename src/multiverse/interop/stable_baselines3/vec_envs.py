@@ -25,33 +25,33 @@ from multiverse.core.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.core.infos import Infos
 from multiverse.core.layout import leaves
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES
-from multiverse.interop.drop_in import InTheirWords, start, start_method_of
+from multiverse.interop.drop_in import ErrorTranslator, start, start_method_of
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched
 
 log = logging.getLogger("multiverse")
 
 CLOSE_S = 15.0
-"""How long `close` waits for envs that are in the middle of something; the original waits for ever."""
+"""Time that `close` waits for envs that are busy; the original waits for ever."""
 
 _PLAIN = frozenset({bool, int, float, str, type(None), np.float32, np.float64, np.int64})
-"""Of values that nobody can change."""
+"""Types of values that cannot be changed."""
 
 TRUNCATED, LAST = "TimeLimit.truncated", "terminal_observation"
 
 EnvFunctions = Sequence[Callable[[], Env[Any, Any]]]
 
 
-class OverEngine(InTheirWords, VecEnv):
-    """What both drop-ins do alike. `engine` is the `multiverse.VectorEnv` that does the work."""
+class EngineVecEnv(ErrorTranslator, VecEnv):
+    """Common part of both drop-ins. `engine` is the `multiverse.VectorEnv` that does the work."""
 
     engine: VecEnvEngine
-    """Ours underneath: `engine.plan` says how it runs, `engine.failures` what went wrong so far."""
+    """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
 
     _shared = False  # whether the envs see the caller's own objects, or copies
 
     def _take_over(self, engine: VecEnvEngine) -> None:
-        """Show what the original shows of the envs that the engine runs."""
+        """Set the attributes of the original from those of the engine."""
         self.engine, self.closed = engine, False
         try:
             super().__init__(engine.num_envs, engine.single_observation_space, engine.single_action_space)
@@ -61,7 +61,7 @@ class OverEngine(InTheirWords, VecEnv):
 
     # -- steps and resets --------------------------------------------------------------------------------------
     def _infos(self, stepped: Stepped) -> list[Infos]:
-        """Each env's info of a step, with what Stable-Baselines3 adds to it."""
+        """Return the info of each env, with the keys that Stable-Baselines3 adds."""
         _, _, terminated, truncated, step_infos = stepped
         if step_infos is None:
             return [{TRUNCATED: False} for _ in range(self.num_envs)]
@@ -70,18 +70,18 @@ class OverEngine(InTheirWords, VecEnv):
             info[TRUNCATED] = False
         for env_id, (end, cut) in enumerate(zip(terminated.tolist(), truncated.tolist())):
             if end or cut:
-                # What the env said last is the reset's; what is asked for is the last word of the episode that ended.
+                # The info of the step is that of the reset; the original returns the last one of the ended episode.
                 self._begun(env_id, step_infos.infos[env_id])
                 infos[env_id] = last = self._detached(step_infos.final_infos.get(env_id, {}))
                 last[TRUNCATED], last[LAST] = not end, self.engine.final_observation(env_id)
         return infos
 
     def _detached(self, info: Infos) -> Infos:
-        """A dict that the caller may keep and change."""
+        """Return a dict that the caller may keep and change."""
         raise NotImplementedError
 
     def _begun(self, env_id: int, info: Infos) -> None:
-        """An env has begun a new episode within a step."""
+        """Note that an env has begun a new episode within a step."""
         raise NotImplementedError
 
     def _begin_episodes(self) -> None:
@@ -97,7 +97,7 @@ class OverEngine(InTheirWords, VecEnv):
 
     # -- whatever else can be asked of envs --------------------------------------------------------------------
     def get_images(self) -> Sequence[np.ndarray[Any, Any] | None]:
-        """A frame of each env."""
+        """Return a frame of each env."""
         if self.render_mode != "rgb_array":
             warnings.warn(
                 f"The render mode is {self.render_mode}, but this method assumes it is `rgb_array` to obtain images.",
@@ -107,11 +107,11 @@ class OverEngine(InTheirWords, VecEnv):
         return self._ask(None, VecEnvMember.render)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether every env has the attribute."""
+        """Return whether every env has the attribute."""
         return all(self._ask(None, VecEnvMember.has, attr_name))
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """An attribute of each env."""
+        """Return an attribute of each env."""
         return self._ask(indices, VecEnvMember.attribute, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -127,11 +127,11 @@ class OverEngine(InTheirWords, VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether each env is inside such a wrapper."""
+        """Return whether each env is inside such a wrapper."""
         return self._ask(indices, VecEnvMember.is_wrapped, wrapper_class)
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """ask(env, *arguments) for each env, where it runs."""
+        """Return ask(env, *arguments) of each env, called where it runs."""
         everyone = range(self.engine.num_envs)
         env_ids = [everyone[i] for i in self._get_indices(indices)]
         try:
@@ -143,7 +143,7 @@ class OverEngine(InTheirWords, VecEnv):
         return range(self.engine.num_envs) if indices is None else super()._get_indices(indices)
 
 
-class SubprocVecEnv(OverEngine):
+class SubprocVecEnv(EngineVecEnv):
     """Envs in worker processes, stepped side by side.
 
     :param env_fns: functions that build one env each; closures and lambdas are fine
@@ -171,12 +171,12 @@ class SubprocVecEnv(OverEngine):
         self._take_over(engine)
 
     def step_async(self, actions: np.ndarray[Any, Any]) -> None:
-        """Every env begins a step."""
+        """Start a step of every env."""
         self.engine.start_step(actions)
         self.waiting = True
 
     def step_wait(self) -> VecEnvStepReturn:
-        """What the step has brought. A worker that has died meanwhile is an error at once."""
+        """Return the results of the step; raise at once if a worker has died."""
         try:
             stepped = self.engine.finish_step()
         except EnvFailed as error:
@@ -188,26 +188,26 @@ class SubprocVecEnv(OverEngine):
         return self._stacked(observations), rewards, terminated | truncated, infos  # type: ignore[return-value]
 
     def _detached(self, info: Infos) -> Infos:
-        return dict(info)  # it came by pipe, or out of the block
+        return dict(info)  # it belongs to the caller already
 
     def _begun(self, env_id: int, info: Infos) -> None:
         infos = self.reset_infos
         self.reset_infos = (*infos[:env_id], info, *infos[env_id + 1 :])  # type: ignore[assignment]
 
     def reset(self) -> VecEnvObs:
-        """Begin an episode in every env; a step under way is forgotten."""
+        """Begin an episode in every env; a step under way is dropped."""
         self._begin_episodes()
         self.reset_infos = tuple(self.reset_infos)  # type: ignore[assignment]
         self.waiting = False
         return self._stacked(self.engine.observations())
 
     def close(self) -> None:
-        """End every worker, whatever it is doing; twice without harm."""
+        """End every worker, whatever it is doing; a second call does nothing."""
         if self.closed:
             return
         try:
             self.engine.close(timeout_s=CLOSE_S)
-        except EnvFailed as error:  # it is closed all the same, and the original says nothing either
+        except EnvFailed as error:  # all workers have ended anyway, and the original ignores it too
             log.warning("%s", error)
         self.closed = True
 
@@ -217,7 +217,7 @@ class SubprocVecEnv(OverEngine):
         return [psutil.Process(pid) for pid in self.engine.pid_of_each]
 
     def _stacked(self, observations: Any) -> VecEnvObs:
-        """Values that no array of the block can hold are stacked here, if they can be."""
+        """Stack values that no array of the block can hold, if that is possible."""
         if not self._stack:
             return cast(VecEnvObs, observations)
         if isinstance(observations, dict):
@@ -227,7 +227,7 @@ class SubprocVecEnv(OverEngine):
         return np.stack(observations)
 
 
-class DummyVecEnv(OverEngine):
+class DummyVecEnv(EngineVecEnv):
     """Envs in the calling process, stepped one after the other.
 
     :param env_fns: functions that build one env each
@@ -276,14 +276,14 @@ class DummyVecEnv(OverEngine):
         return self._as_is(observations), rewards.astype(np.float32), terminated | truncated, infos
 
     def _detached(self, info: Infos) -> Infos:
-        """The env may keep what it said, and change it later."""
+        """Copy the info, which the env may keep and change later."""
         return {key: value if type(value) in _PLAIN else deepcopy(value) for key, value in info.items()}
 
     def _begun(self, env_id: int, info: Infos) -> None:
         self.reset_infos[env_id] = info
 
     def _rows(self) -> Any:
-        """The actions; what is beyond the number of envs goes unused."""
+        """Return the actions, of which any beyond the number of envs are ignored."""
         count = len(self.actions)
         if count < self.num_envs:
             raise _TooFewActions(f"{count} actions for {self.num_envs} envs: one for each; no env was stepped")
@@ -307,20 +307,20 @@ class DummyVecEnv(OverEngine):
     def _as_is(self, observations: Any) -> VecEnvObs:
         return OrderedDict(observations) if isinstance(observations, dict) else observations
 
-    def _in_their_words(self, error: EnvFailed) -> Exception:  # type: ignore[override]  # nothing else comes here
-        """Here the exception itself can be had, whatever its type."""
+    def _translated(self, error: EnvFailed) -> Exception:  # type: ignore[override]  # nothing else comes here
+        """Return the exception itself, whatever its type, since the envs run in this process."""
         called: Any = error.__cause__
         if isinstance(called, InEnv):
             return called.cause
         env_id = error.failures[0].env_id
         if env_id is None or self.closed:
-            return super()._in_their_words(error)
+            return super()._translated(error)
         (raised,) = self.engine.ask_each([env_id], of_each, attrgetter("raised"), True)
-        return raised or super()._in_their_words(error)
+        return raised or super()._translated(error)
 
 
 class _TooFewActions(InvalidActions, IndexError):
-    """The original finds out by running out of actions, when the first envs have been stepped."""
+    """The original raises an IndexError when it runs out of actions, after the first envs have been stepped."""
 
 
 def _handing_out(env: Env[Any, Any]) -> Callable[[], Env[Any, Any]]:

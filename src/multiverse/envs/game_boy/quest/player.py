@@ -1,7 +1,6 @@
-"""A player for Lantern Vale: it shows that the game can be won, and brings an emulator to any point of it.
+"""A player for Lantern Vale: it shows that the game can be won, and plays an emulator to any point at which to begin.
 
-It knows the rooms, looks at the RAM every four frames, finds its way round what is solid, and fights what is near.
-"""
+It knows the rooms, reads the RAM every four frames, finds its way round what is solid, and fights what is near."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from multiverse.envs.game_boy.emulator import Emulator, read_cartridge
 from multiverse.envs.game_boy.quest.drawings import blocks
 
 FRAMES = 4
@@ -155,3 +155,42 @@ def play(emulator: Any, *, until: Callable[[Player], bool], frames: int) -> int:
     for button in held:
         emulator.button_release(button)
     return played
+
+
+# -- points to begin at ----------------------------------------------------------------------------------------
+HERE = Path(__file__).parent
+TITLE, PLAYING = 0, 1
+MOST_FRAMES = 20_000
+FRAMES_BETWEEN = 96
+"""From one point to the next. Rooms that take longer, such as the bends of Black Water, have several."""
+
+
+@cache
+def stages() -> dict[str, bytes]:
+    """stage_0_1, …, stage_1, stage_1_1, … → the emulator's state; played once in a process, which takes some seconds.
+
+    `stage_3` is where the third step of the quest was just done, `stage_3_2` the second point after it.
+    """
+    emulator = Emulator(read_cartridge(HERE / "quest.gb"), "quest.gb")
+    player, found, held = Player(emulator.memory.__getitem__), dict[str, bytes](), list[str]()
+    stage, points, since = 0, 0, 0
+    try:
+        for _ in range(MOST_FRAMES // FRAMES):
+            if player["won"] or player["game_over"]:
+                break
+            if player["mode"] == TITLE:
+                since = 0
+            elif player["mode"] == PLAYING and (player["progress"] > stage or since >= FRAMES_BETWEEN):
+                stage, points = player["progress"], points + 1 if player["progress"] == stage else 0
+                emulator.release()
+                emulator.run(1, True)
+                found[f"stage_{stage}_{points}" if points else f"stage_{stage}"] = emulator.save()
+                since, held = 0, []
+            wanted = player.buttons()
+            emulator.release([button for button in held if button not in wanted])
+            emulator.press([button for button in wanted if button not in held])
+            emulator.run(FRAMES, False)
+            since, held = since + FRAMES, wanted
+    finally:
+        emulator.close()
+    return found

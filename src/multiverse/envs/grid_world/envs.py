@@ -1,15 +1,77 @@
-"""The grid world with agents that take turns: PettingZoo's AEC API."""
+"""The grid world as PettingZoo envs: with agents that take turns (AEC), and with agents that act at once (parallel)."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.envs.grid_world.base import GridWorld
-from multiverse.envs.grid_world.views import Observation, observe
-from multiverse.envs.pettingzoo_classes import AECEnv
+from multiverse.envs.arguments import render_mode_of
+from multiverse.envs.grid_world.rendering import Renderer
+from multiverse.envs.grid_world.setup import world_setup
+from multiverse.envs.grid_world.world import Observation, World, observation_space, observe
+from multiverse.envs.pettingzoo_classes import AECEnv, ParallelEnv, Team
 
 
+class GridWorld(Team):
+    """One world with PettingZoo's names around it. Subclasses say when agents act."""
+
+    metadata: ClassVar[dict[str, Any]] = {
+        "name": "grid_world_v0",
+        "render_modes": ["human", "rgb_array"],
+        "render_fps": 10,
+        "is_parallelizable": True,
+    }
+
+    def __init__(
+        self,
+        size: int = 10,
+        max_steps: int = 250,
+        render_mode: str | None = None,
+        agents: Sequence[Mapping[str, Any]] | None = None,
+        target_config: Mapping[str, Any] | None = None,
+        enable_obstacles: bool = False,
+        num_obstacles: int = 3,
+        intrinsic: bool = False,
+        lambda_fov: float = 0.5,
+        show_target_coords: bool = False,
+        no_target: bool = False,
+    ) -> None:
+        self.setup = world_setup(
+            size=size,
+            max_steps=max_steps,
+            agents=agents,
+            target_config=target_config,
+            enable_obstacles=enable_obstacles,
+            num_obstacles=num_obstacles,
+            intrinsic=intrinsic,
+            lambda_fov=lambda_fov,
+            show_target_coords=show_target_coords,
+            no_target=no_target,
+        )
+        self.render_mode = render_mode_of(render_mode)
+        self.world = World(self.setup)
+        self.possible_agents = [agent.name for agent in self.setup.agents]
+        self.agents: list[str] = []
+        self.observation_spaces = {a.name: observation_space(self.setup, a) for a in self.setup.agents}
+        self.action_spaces = {a.name: spaces.Discrete(a.num_actions) for a in self.setup.agents}
+
+    def _new_renderer(self) -> Renderer:
+        return Renderer(self.setup, self.metadata["render_fps"])
+
+    def _scene(self) -> World:
+        return self.world
+
+    def _begin(self, seed: int | None) -> None:
+        """Begin an episode: with a seed the same one every time, without one the next of the env's own generator."""
+        self.agents = self.possible_agents.copy()
+        self.world.reset(self._seeded(seed))
+        self._show()
+
+
+# -- in turns --------------------------------------------------------------------------------------------------
 class GridWorldEnvMultiAgent(GridWorld, AECEnv):  # type: ignore[misc, unused-ignore]
     """Agents on the ground and in the air look for a target that moves.
 
@@ -96,3 +158,48 @@ class GridWorldEnvMultiAgent(GridWorld, AECEnv):  # type: ignore[misc, unused-ig
             self.terminations = dict.fromkeys(self.agents, True)
         elif self.world.out_of_time:
             self.truncations = dict.fromkeys(self.agents, True)
+
+
+# -- all at once -----------------------------------------------------------------------------------------------
+Step = tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
+
+
+class GridWorldParallel(GridWorld, ParallelEnv):  # type: ignore[misc, unused-ignore]
+    """The world of `GridWorldEnvMultiAgent`, with the same arguments and rules; all agents act at once.
+
+    They are carried out in the order of `agents`, so of two agents that want one cell the first gets it. The same seed
+    and actions give the same episode as the turn-based env; observations are those after the step.
+    """
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Observation], dict[str, dict[str, Any]]]:
+        """Begins an episode. `options` is there for the API and not looked at."""
+        self._begin(seed)
+        return self._observations(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: Mapping[str, Any]) -> Step:
+        """One action for each agent; after the end of an episode there are no agents, and nothing happens."""
+        if self._rng is None:
+            raise InvalidRequest("step() before the first reset(): there is no world yet")
+        agents = self.agents
+        checked = self._all_checked(actions)
+        rewards = {agent: self.world.act(index, checked[index]) for index, agent in enumerate(agents)}
+        if agents:
+            self.world.end_step()
+        reached = self.world.reached
+        late = self.world.out_of_time and not reached
+        step: Step = (
+            self._observations(),
+            rewards,
+            dict.fromkeys(agents, reached),
+            dict.fromkeys(agents, late),
+            {agent: {} for agent in agents},
+        )
+        if reached or late:
+            self.agents = []
+        self._show()
+        return step
+
+    def _observations(self) -> dict[str, Observation]:
+        return {agent: observe(self.world, index) for index, agent in enumerate(self.agents)}
