@@ -85,11 +85,11 @@ def test_what_cannot_be_is_refused() -> None:
     with workers(2, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         policy.portable = lambda: None  # type: ignore[assignment, method-assign, return-value]
-        with pytest.raises(mv.InvalidRequest, match="collect with an EpisodeCollector instead"):
+        with pytest.raises(mv.errors.InvalidRequest, match="collect with an EpisodeCollector instead"):
             side_by_side.collect(policy, 2)
-        with pytest.raises(mv.InvalidRequest, match="episodes=0: at least 1"):
+        with pytest.raises(mv.errors.InvalidRequest, match="episodes=0: at least 1"):
             side_by_side.collect(network(alone), 0)
-    with pytest.raises(mv.InvalidRequest, match="workers=0: at least 1"):
+    with pytest.raises(mv.errors.InvalidRequest, match="workers=0: at least 1"):
         workers(2, 0)
 
 

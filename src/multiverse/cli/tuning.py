@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from multiverse.cli.output import percent
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
-from multiverse.core.plan import PlannedExecutor
+from multiverse.core.plan import PlannedExecutor, WorkerOptions
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
 from multiverse.measure import step_rate
@@ -184,7 +184,7 @@ def _rate(search: Search, way: Way) -> float:
 
 def plan_file(search: Search, found: Way, about: Mapping[str, Any]) -> dict[str, Any]:
     """What `make_vec(plan=…)` and `train --plan` read, and what it was chosen from."""
-    chosen = decide(found.executor, found.workers or None, None, "auto", [None] * found.num_envs)  # type: ignore[list-item]
+    chosen = decide(found.executor, [None] * found.num_envs, WorkerOptions(count=found.workers or None))  # type: ignore[list-item]
     plan = dataclasses.asdict(dataclasses.replace(chosen, why=f"tune: {sentence(search, found)}"))
     tried = [
         {**dataclasses.asdict(way), "env_steps_per_s": rate}

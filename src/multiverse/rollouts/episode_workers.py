@@ -17,9 +17,9 @@ from gymnasium import spaces
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.core.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.core.failures import OnBadValue, OnFailure
+from multiverse.core.failures import FailureOptions, OnBadValue, OnFailure
 from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
-from multiverse.core.plan import IN_CALLER, IN_PROCESSES, whole_number
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Timeouts, whole_number
 from multiverse.core.policy import Leaves, Policy
 from multiverse.core.reset_plan import ResetPlan, ResetRequest
 from multiverse.core.views import Array
@@ -54,12 +54,12 @@ class EpisodeWorkers:
         count = min(usable_cores() if workers is None else whole_number("workers", workers), len(each))
         if count < 1:
             raise InvalidRequest(f"workers={workers}: at least 1")
-        restarts: dict[str, Any] = {"on_failure": on_failure, "restarts_per_minute": restarts_per_minute}
-        inner = {"tasks": tasks, "on_bad_value": on_bad_value, **restarts}
+        failures = FailureOptions(on_failure=on_failure, restarts_per_minute=restarts_per_minute)
+        inner = {"tasks": tasks, "on_failure": replace(failures, on_bad_value=on_bad_value)}
         shares = [[each[i] for i in share] for share in ranges(len(each), count)]
         self._hosts = make_vec(
             [partial(_Player, w, share, inner) for w, share in enumerate(shares)], executor=IN_PROCESSES, workers=count,
-            autoreset="disabled", reply_timeout_s=reply_timeout_s, infos=False, **restarts,
+            autoreset="disabled", infos=False, on_failure=failures, timeouts=Timeouts(reply_s=reply_timeout_s),
         )  # fmt: skip
         self._plan = reset_plan
         self.num_envs, self.num_workers = len(each), count

@@ -12,6 +12,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from multiverse.adapters.agents import AgentOptions
 from multiverse.adapters.env_source import Wrapper
 from multiverse.core.errors import CheckpointBroken, EvaluationFailed, InvalidRequest, in_a_line, in_words
 from multiverse.core.imports import without_folders
@@ -88,9 +89,9 @@ def load(
         config = trusted_config(where, None, maker, None, trust, named=named, needs_env=False, network=network)
         return _policy(config, maker, groups, found, where, network)
     config = trusted_config(where, env, maker, env_kwargs, trust, named=named, network=network)
-    how: dict[str, Any] = {"env_kwargs": config.env_kwargs or None, "groups": "separate" if config.separate else None}
-    how |= with_tasks(config, source_of(config, env))
-    with make_vec(source_of(config, env), 1, IN_CALLER, **how) as envs:
+    source, agents = source_of(config, env), AgentOptions(groups="separate" if config.separate else None)
+    tasks = with_tasks(config, source)
+    with make_vec(source, 1, IN_CALLER, env_kwargs=config.env_kwargs or None, agents=agents, **tasks) as envs:
         groups = _groups(envs)
     return _policy(config, maker, groups, found, where, network)
 

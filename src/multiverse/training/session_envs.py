@@ -15,7 +15,7 @@ from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.core.env import EnvDescription, MaskSource
 from multiverse.core.errors import EnvFailed, InvalidRequest
-from multiverse.core.failures import FailurePolicy
+from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Group
 from multiverse.core.plan import (
     DEFAULT_RAY,
@@ -23,8 +23,8 @@ from multiverse.core.plan import (
     IN_PROCESSES,
     Plan,
     RayOptions,
-    number_of_bytes,
-    timeouts_of,
+    Timeouts,
+    WorkerOptions,
 )
 from multiverse.core.reset_plan import ResetPlan
 from multiverse.executors.backends import BACKENDS
@@ -183,18 +183,17 @@ def open_training_envs(
 
 def _of_both(config: TrainConfig, tasks: Mapping[str, Any]) -> dict[str, Any]:
     """Options of training and evaluation envs alike."""
-    timeouts = timeouts_of(config.reply_timeout_s)
+    timeouts = Timeouts(reply_s=config.reply_timeout_s)
     return {"copy": False, "env_kwargs": config.env_kwargs or None, "timeouts": timeouts, **tasks}
 
 
-def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailurePolicy:
-    limit = config.worker_memory_limit
-    return FailurePolicy(
-        config.on_failure,
-        config.on_bad_value,
-        restarts_per_minute,
-        None if limit is None else number_of_bytes("worker_memory_limit", limit),
-        float32,
+def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailureOptions:
+    return FailureOptions(
+        on_failure=config.on_failure,
+        on_bad_value=config.on_bad_value,
+        restarts_per_minute=restarts_per_minute,
+        worker_memory_limit=config.worker_memory_limit,
+        float32=float32,
     )
 
 
@@ -257,8 +256,13 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
     ray = DEFAULT_RAY
     if config.executor == "auto" or BACKENDS[config.executor].remote:
-        ray = RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
-    return {"executor": config.executor, "workers": workers, "start_method": config.start_method, "ray": ray}
+        ray = RayOptions(
+            address=config.ray_address,
+            cpus_per_worker=config.cpus_per_worker,
+            gpus_per_worker=config.gpus_per_worker,
+        )
+    options = WorkerOptions(count=workers, start_method=config.start_method)
+    return {"executor": config.executor, "workers": options, "ray": ray}
 
 
 def evaluation_envs_of(

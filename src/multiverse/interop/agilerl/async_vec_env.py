@@ -8,8 +8,8 @@ what differs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import psutil
@@ -24,7 +24,7 @@ from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, Observat
 from multiverse.interop.agilerl.env_side import AgileRecipe, OfItsOwn
 from multiverse.interop.agilerl.peer import AsyncState, VecEnvBase
 from multiverse.interop.async_drop_in import AsyncDropIn, late, never_asked
-from multiverse.interop.drop_in import start, start_method_of
+from multiverse.interop.drop_in import PARKED, recipes_of, start, start_method_of
 
 EnvFunctions = Sequence[Callable[[], Any]]
 Spaces = dict[str, spaces.Space[Any]]
@@ -77,18 +77,15 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int | None) -> AgentsEngine:
         with clear_mpi_env_vars():
-            return start(
-                env_fns,
+            running = start(
+                recipes_of(env_fns, AgileRecipe, AgentOptions(possible_agents=self.possible_agents)),
                 IN_PROCESSES,
                 "same_step",
-                kind=functools.partial(AgentsEngine, self._single_action_spaces),
+                workers=replace(PARKED, count=workers and min(workers, self.num_envs), start_method=method),
                 copy=self.copy,
-                workers=workers and min(workers, self.num_envs),
-                start_method=method,
-                recipe=AgileRecipe,
-                agents=AgentOptions(possible_agents=self.possible_agents),
                 bounds_may_differ=True,
             )
+            return AgentsEngine(self._single_action_spaces, running)
 
     def _look_at(self, env: Any, num_envs: int) -> None:
         """Take over what an env that was built in the caller says about all of them, and close it again."""

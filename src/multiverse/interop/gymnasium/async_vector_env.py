@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Generic
 
 from gymnasium import Space
@@ -14,7 +15,7 @@ from gymnasium.vector.utils import clear_mpi_env_vars
 from multiverse.core.errors import SpacesDiffer
 from multiverse.core.plan import IN_PROCESSES
 from multiverse.interop.async_drop_in import AsyncDropIn
-from multiverse.interop.drop_in import start_method_of
+from multiverse.interop.drop_in import PARKED, start_method_of
 from multiverse.interop.gymnasium.base import (
     EnvFunction,
     GymnasiumDropIn,
@@ -33,7 +34,7 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
     `reset` begins an episode in every env, or in those of `options["reset_mask"]`.
     Where the original goes stale or hangs, this does not: an answer that comes after its `*_wait` has timed out is
     given to nobody (until the next `reset` every other call says so, as an `AlreadyPendingCallError`); after an env has
-    raised, `reset` brings everything back; a worker that dies is a `multiverse.WorkerDied` at once.
+    raised, `reset` brings everything back; a worker that dies is a `multiverse.errors.WorkerDied` at once.
     """
 
     def __init__(
@@ -68,13 +69,9 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         refuse_worker(worker)
         check_observation_mode(observation_mode)
         with clear_mpi_env_vars():
-            engine = self._started(
-                env_fns,
-                IN_PROCESSES,
-                autoreset,
-                workers=self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns))),
-                start_method=start_method_of(context),
-            )
+            count = self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns)))
+            workers = replace(PARKED, count=count, start_method=start_method_of(context))
+            engine = self._started(env_fns, IN_PROCESSES, autoreset, workers)
         engine.refuses_ended = False
         try:
             self._take_over(engine)

@@ -15,9 +15,9 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, create_shared_memory
 
 from multiverse.core.errors import EnvFailed, SpacesDiffer
-from multiverse.core.plan import Autoreset, ExecutorName
+from multiverse.core.plan import Autoreset, ExecutorName, WorkerOptions
 from multiverse.executors.worker_loop import alike
-from multiverse.interop.drop_in import DropIn, given_back, start
+from multiverse.interop.drop_in import PARKED, DropIn, given_back, recipes_of, start
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe
 from multiverse.vector.single import VectorEnv
@@ -34,24 +34,27 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
     observation_mode: Any
 
     def _started(
-        self, env_fns: Sequence[EnvFunction], executor: ExecutorName, autoreset: Autoreset, **how: Any
+        self,
+        env_fns: Sequence[EnvFunction],
+        executor: ExecutorName,
+        autoreset: Autoreset,
+        workers: WorkerOptions = PARKED,
     ) -> Engine:
         try:
-            return start(
-                env_fns,
+            running = start(
+                recipes_of(env_fns, AsGivenRecipe),
                 executor,
                 autoreset,
-                kind=Engine,
+                workers=workers,
                 copy=self.copy,
-                recipe=AsGivenRecipe,
                 bounds_may_differ=self.observation_mode != "same",
-                **how,
             )
         except SpacesDiffer as error:
             raise RuntimeError(self._what_differs(error)) from error
         except EnvFailed as error:
             raised = given_back(error)
             raise raised from (None if raised is error else error)
+        return Engine(running)
 
     def _take_over(self, engine: Engine) -> None:
         """Show what the original shows of the envs that the engine runs."""

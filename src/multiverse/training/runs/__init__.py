@@ -1,1 +1,1 @@
-"""Runs on disk: directory and lock, checkpoints, metric and episode files, provenance. Imports neither torch nor envs."""
+"""Runs on disk: directory, lock, checkpoints, metric and episode files, provenance. Imports neither torch nor envs."""
