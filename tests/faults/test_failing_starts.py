@@ -25,7 +25,7 @@ from tests.processes import opened_before, still_alive
 
 
 def make(**options: Any) -> Any:
-    return mv.make_vec(Walk, 2, "process", workers=1, **options)
+    return mv.make_vec(Walk, 2, "process", **{"workers": 1, **options})
 
 
 def assert_steps(envs: Any) -> None:
@@ -49,9 +49,9 @@ def test_a_fork_that_fails_is_one_error_and_harms_nobody_else(spoilt: Path, meth
         others.reset(seed=0)
         (spoilt / spoilt_server.FAILS).touch()
         with pytest.raises(mv.errors.PreflightError, match=r"worker 0 .*Resource temporarily unavailable.*ulimit -u"):
-            make(workers=mv.WorkerOptions(start_method=method))
+            make(workers=mv.WorkerOptions(count=1, start_method=method))
         assert_steps(others)
-        with make(workers=mv.WorkerOptions(start_method=method)) as envs:
+        with make(workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
             envs.reset(seed=0)
             assert_steps(envs)
         assert_steps(others)
@@ -125,10 +125,10 @@ def test_a_process_that_the_caller_cannot_start_is_one_error(method: Any, monkey
         monkeypatch.setattr(os, "fork", _no_more)
     opened = opened_before()
     with pytest.raises(mv.errors.PreflightError, match="Resource temporarily unavailable"):
-        make(workers=mv.WorkerOptions(start_method=method))
+        make(workers=mv.WorkerOptions(count=1, start_method=method))
     assert psutil.Process().num_fds() == opened
     monkeypatch.undo()
-    with make(workers=mv.WorkerOptions(start_method=method)) as envs:
+    with make(workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
         envs.reset(seed=0)
 
 
@@ -176,7 +176,7 @@ def removed_directory(tmp_path: Path) -> Iterator[Callable[[], None]]:
 def test_a_working_directory_that_was_removed_is_named(removed_directory: Callable[[], None], method: Any) -> None:
     removed_directory()
     with pytest.raises(mv.errors.PreflightError, match=r"working directory .*removed.*os\.chdir"):
-        make(workers=mv.WorkerOptions(start_method=method))
+        make(workers=mv.WorkerOptions(count=1, start_method=method))
 
 
 @pytest.mark.fault("G5", "G3")
