@@ -33,8 +33,8 @@ from benchmarks.soaking.resources import Holdings, Memory
 from benchmarks.soaking.rollouts import RolloutAuditor, Rollouts, fields_for
 from benchmarks.soaking.signals import Hits, Sniper
 from benchmarks.soaking.summary import Summary
-from multiverse.core.failures import FailurePolicy
-from multiverse.core.plan import Timeouts
+from multiverse.core.failures import FailureOptions
+from multiverse.core.plan import Timeouts, WorkerOptions
 from multiverse.vector.opening import OpenedEnvs, VectorOptions, open_envs
 
 NUM_ENVS, WORKERS, SPARED_WORKERS = 16, 8, 1
@@ -73,10 +73,10 @@ class Soak:
     def _opened(self, **settings: Any) -> OpenedEnvs:
         options = VectorOptions(
             executor="process",
-            workers=WORKERS,
+            workers=WorkerOptions(count=WORKERS),
             reset_plan=self.schedule,
-            failures=FailurePolicy("restart", "truncate", restarts_per_minute=100_000),
-            timeouts=Timeouts(self._reply_timeout_s),
+            failures=FailureOptions(on_failure="restart", on_bad_value="truncate", restarts_per_minute=100_000),
+            timeouts=Timeouts(reply_s=self._reply_timeout_s),
             **settings,
         )
         return open_envs(Soaked, NUM_ENVS, options)

@@ -34,7 +34,10 @@ def seconds_per_chunk(envs: mv.VectorEnv, batches: list[np.ndarray]) -> float:
 
 def measure(env: str, num_envs: int, executor: str, chunks: int) -> tuple[float, float]:
     """The guard's share of a step's time: at the fastest tenth, and at the median."""
-    both = [mv.make_vec(env, num_envs, executor, on_bad_value=mode) for mode in ("raise", "off")]  # type: ignore
+    both = [
+        mv.make_vec(env, num_envs, executor, on_failure=mv.FailureOptions(on_bad_value=mode))
+        for mode in ("raise", "off")
+    ]  # type: ignore
     batches = [np.array(a) for a in sample_actions(both[0].action_space)][:STEPS_PER_CHUNK]
     taken: list[list[float]] = [[], []]
     for envs in both:

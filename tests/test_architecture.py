@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -16,6 +19,7 @@ import multiverse
 from multiverse.algorithms import ALGORITHMS
 from multiverse.algorithms.capabilities import ANSWERS, FLAGS
 from multiverse.executors.backends import BACKENDS
+from multiverse.vector.make import OPTIONS
 
 SOURCE = Path(multiverse.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -35,6 +39,7 @@ ALLOWED = {
     "policies": {"core", "ipc", "policies"},
     "rollouts": ENGINE | {"vector", "policies", "rollouts"},
     "experience": {"policies", "rollouts"},
+    "errors": {"core", "env_checker"},
     "learning": {"core", "learning"},
     "kernels": {"core", "learning", "kernels"},
     "networks": {"core", "learning", "networks"},
@@ -264,6 +269,36 @@ def test_every_public_name_resolves_and_is_listed() -> None:
     namespace: dict[str, object] = {}
     exec("from multiverse import *", namespace)
     assert set(multiverse.__all__) <= namespace.keys()
+
+
+def test_public_surface_is_small_and_documented() -> None:
+    assert len(inspect.signature(multiverse.make_vec).parameters) <= 16
+    assert len(multiverse.__all__) <= 40
+    modules = [multiverse, *(importlib.import_module(f"multiverse.{name}") for name in PUBLIC_MODULES)]
+    undocumented = [name for module in modules for name in module.__all__ if not is_documented(getattr(module, name))]
+    assert undocumented == []
+
+
+PUBLIC_MODULES = ("errors", "vector", "env_checker", "policies", "rollouts", "algorithms.public")
+
+
+def is_documented(member: object) -> bool:
+    """Whether it has a docstring that somebody wrote; type aliases and constants cannot have one."""
+    if not (inspect.isclass(member) or inspect.isfunction(member) or inspect.ismodule(member)):
+        return True
+    text = member.__doc__ or ""
+    return bool(text) and not text.startswith(f"{getattr(member, '__name__', '')}(")
+
+
+def test_every_option_of_make_vec_is_validated_frozen_and_documented() -> None:
+    for kind in {*OPTIONS.values()}:
+        assert kind.__dataclass_params__.frozen and all(field.kw_only for field in dataclasses.fields(kind))
+        assert "__post_init__" in vars(kind), "validated on construction"
+        arguments = inspect.getdoc(kind).partition("Args:")[2]
+        assert [field.name for field in dataclasses.fields(kind) if f"{field.name}: " not in arguments] == []
+    documented = inspect.getdoc(multiverse.make_vec).partition("Args:")[2]
+    parameters = inspect.signature(multiverse.make_vec).parameters
+    assert [name for name in parameters if f"    {name}: " not in documented] == []
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

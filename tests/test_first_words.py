@@ -51,17 +51,17 @@ def test_an_env_may_be_named_by_its_file(executor: Any, folder: Path) -> None:
 
 
 def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
         mv.make_vec("nothing.py:MyEnv", 1)
     (folder / "json.py").write_text(ENV)
-    with pytest.raises(mv.InvalidRequest, match="Python has another module 'json'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="Python has another module 'json'"):
         mv.make_vec("json.py:MyEnv", 1)
 
 
 def test_a_mistyped_class_is_asked_back(folder: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?$"):
         mv.make_vec("tests.envs:Wlak", 1)
-    with pytest.raises(mv.InvalidRequest, match=r"Did you mean elsewhere/env_in_a_file\.py:MyEnv\?$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Did you mean elsewhere/env_in_a_file\.py:MyEnv\?$"):
         mv.make_vec("elsewhere/env_in_a_file.py:MyEvn", 1)
 
 
@@ -83,16 +83,16 @@ def test_a_run_of_a_file_is_found_from_anywhere(
     monkeypatch.delitem(sys.modules, "env_in_a_file")
     assert len(mv.evaluate("elsewhere/runs", episodes=1).returns) == 1  # here it is
     (folder / "env_in_a_file.py").unlink()
-    with pytest.raises(mv.InvalidRequest, match=r"is not there: --env /path/to/env_in_a_file\.py:MyEnv"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"is not there: --env /path/to/env_in_a_file\.py:MyEnv"):
         mv.evaluate("elsewhere/runs", episodes=1)
 
 
 def test_dots_where_a_colon_belongs_are_told() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Did you mean tests\.envs:Walk\?"):
         mv.make_vec("tests.envs.Walk", 1)
-    with pytest.raises(mv.InvalidRequest, match=r"did you mean tests\.envs:Mine\?"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"did you mean tests\.envs:Mine\?"):
         algorithm_class("tests.envs.Mine")
-    with pytest.raises(mv.InvalidRequest, match=r"doesn't exist\.$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"doesn't exist\.$"):
         mv.make_vec("no.such.thing", 1)
 
 
@@ -162,14 +162,14 @@ def test_an_old_version_of_an_env_is_told_with_what_to_type(
 @pytest.mark.parametrize("option", [{"groups": "separate"}, {"parallel": True}, {"possible_agents": ["a"]}])
 def test_what_is_for_several_agents_is_refused_for_one(option: dict[str, Any]) -> None:
     (name,) = option
-    with pytest.raises(mv.InvalidRequest, match=f"{name}= is for envs of several agents"):
-        mv.make_vec("CartPole-v1", 2, "serial", **option)
+    with pytest.raises(mv.errors.InvalidRequest, match=f"{name}= is for envs of several agents"):
+        mv.make_vec("CartPole-v1", 2, "serial", agents=mv.AgentOptions(**option))
 
 
 def test_a_parallel_env_is_not_made_parallel() -> None:
     spread = pytest.importorskip("mpe2.simple_spread_v3")
     with pytest.raises(mv.MultiverseError, match="act at once already"):
-        mv.make_vec(spread.parallel_env, 2, "serial", parallel=True)
+        mv.make_vec(spread.parallel_env, 2, "serial", agents=mv.AgentOptions(parallel=True))
 
 
 # -- what is said, and how often ---------------------------------------------------------------------------------

@@ -115,7 +115,10 @@ def test_several_groups_take_turns() -> None:
         envs = mv.make_vec(env, 3, "serial", env_kwargs=agents)
         assert measure.step_rate(envs, SECONDS) > 0
         envs.close()
-    with mv.make_vec(Village, 2, "serial") as envs, pytest.raises(mv.InvalidRequest, match="the actions of bard"):
+    with (
+        mv.make_vec(Village, 2, "serial") as envs,
+        pytest.raises(mv.errors.InvalidRequest, match="the actions of bard"),
+    ):
         measure.step_rate(envs, SECONDS)
 
 
@@ -150,11 +153,11 @@ def test_sampled_actions_repeat_for_a_seed() -> None:
 
 def test_without_autoreset_or_time_nothing_is_measured() -> None:
     envs = mv.make_vec(Counting, 2, "serial", autoreset="disabled")
-    with pytest.raises(mv.InvalidRequest, match="autoreset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="autoreset"):
         measure.step_rate(envs, SECONDS)
     envs.close()
     envs = mv.make_vec(Counting, 2, "serial")
-    with pytest.raises(mv.InvalidRequest, match="seconds"):
+    with pytest.raises(mv.errors.InvalidRequest, match="seconds"):
         measure.step_rate(envs, 0.0)
     envs.close()
 
@@ -240,12 +243,12 @@ def test_loops_over_as_many_envs_have_the_seeds_and_actions_of_a_vector_env() ->
         envs.close()
     with measure.BareLoops(recipe_of(Remembers), 2, num_envs=1) as loops:
         assert loops.cores == 1
-    with pytest.raises(mv.InvalidRequest, match="num_envs=2: loops over several envs"):
+    with pytest.raises(mv.errors.InvalidRequest, match="num_envs=2: loops over several envs"):
         measure.BareLoops(recipe_of(CountingTeam), num_envs=2)
 
 
 def test_an_env_that_raises_is_reported_as_itself() -> None:
-    with pytest.raises(mv.EnvFailed, match="this env cannot step"):
+    with pytest.raises(mv.errors.EnvFailed, match="this env cannot step"):
         bare_rate(Raises)
 
 

@@ -103,8 +103,7 @@ class Multiverse:
             executor="process",
             workers=len(makers),
             on_failure=on_failure,  # type: ignore[arg-type]
-            reply_timeout_s=TIMEOUT_S,
-            close_timeout_s=TIMEOUT_S,
+            timeouts=mv.Timeouts(reply_s=TIMEOUT_S, close_s=TIMEOUT_S),
         )
         self.worker_pids: Sequence[int] = self._envs.worker_pids
 

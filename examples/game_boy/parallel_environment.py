@@ -22,7 +22,7 @@ def env_of(rom_path: str | None, game: str | None = None, **arguments: Any) -> t
     """(what `mv.train` takes for an env, its arguments): of a cartridge or, where there is none, of the quest."""
     if rom_path is None:
         if game is not None:
-            raise mv.InvalidRequest(
+            raise mv.errors.InvalidRequest(
                 f"game={game!r} says what a cartridge's RAM means: give the cartridge too (TRAIN_ROM)"
             )
         return QUEST, {"penalties": False, **arguments}
@@ -98,7 +98,7 @@ class ParallelEnvironment:
 
     def _started(self) -> gym.Env[Any, Any]:
         if self._env is None:
-            raise mv.InvalidRequest(
+            raise mv.errors.InvalidRequest(
                 f"environment {self.env_id} has no Game Boy yet, or none any more: initialize() first"
             )
         return self._env

@@ -44,7 +44,7 @@ class ParallelEnvironmentManager:
         self.engine = mv.make_vec(NAMES.get(env_name, env_name), num_parallel, executor, **how)
         if not isinstance(self.engine, mv.MultiAgentVectorEnv):
             self.engine.close()
-            raise mv.InvalidRequest(f"{env_name} is no team: expected an env of PettingZoo's parallel API")
+            raise mv.errors.InvalidRequest(f"{env_name} is no team: expected an env of PettingZoo's parallel API")
         self.num_parallel, self._begun = num_parallel, False
 
     def __enter__(self) -> ParallelEnvironmentManager:
@@ -67,15 +67,19 @@ class ParallelEnvironmentManager:
     def step_all(self, actions: Sequence[Mapping[str, Any]]) -> list[Outcome]:
         """One step of every env whose episode is not over; for the others, of which no action is taken, nothing."""
         if not self._begun:
-            raise mv.InvalidRequest("nothing is being played: reset_all() first, and step_all() until close_all()")
+            raise mv.errors.InvalidRequest(
+                "nothing is being played: reset_all() first, and step_all() until close_all()"
+            )
         if len(actions) != self.num_parallel:
-            raise mv.InvalidActions(f"actions for {len(actions)} envs, and there are {self.num_parallel}")
+            raise mv.errors.InvalidActions(f"actions for {len(actions)} envs, and there are {self.num_parallel}")
         acting = [self.acting(i) for i in range(self.num_parallel)]
         for i, (given, agents) in enumerate(zip(actions, acting)):
             if missing := [agent for agent in agents if agent not in given]:
-                raise mv.InvalidActions(f"env {i}: no action for {', '.join(missing)}")
+                raise mv.errors.InvalidActions(f"env {i}: no action for {', '.join(missing)}")
             if strangers := [agent for agent in given if agent not in self.agents]:
-                raise mv.InvalidActions(f"env {i}: there is no {', '.join(strangers)}, only {', '.join(self.agents)}")
+                raise mv.errors.InvalidActions(
+                    f"env {i}: there is no {', '.join(strangers)}, only {', '.join(self.agents)}"
+                )
         under_way = [i for i, agents in enumerate(acting) if agents]
         if not under_way:
             return [Outcome({}, {}, {}, {}, {}) for _ in actions]

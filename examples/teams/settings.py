@@ -108,7 +108,7 @@ def _at_least_one(settings: Any, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < 1:
-            raise mv.InvalidRequest(f"{name}={value}: at least 1")
+            raise mv.errors.InvalidRequest(f"{name}={value}: at least 1")
 
 
 def load_settings(path: Path | str) -> Settings:

@@ -99,12 +99,12 @@ def known_model(path: str | Path) -> Path:
     """A model that this program has left there, or one sentence about what is wrong with it."""
     found = Path(path)
     if found.is_file():
-        raise mv.InvalidRequest(
+        raise mv.errors.InvalidRequest(
             f"{path} is a file, perhaps a torch pickle, which could run code when it is opened: only models that "
             "train_taac.py has written are taken, which are folders of numbers"
         )
     if not (found / "checkpoints").is_dir():
-        raise mv.InvalidRequest(f"{path}: there is no model; train_taac.py without --model_path makes one")
+        raise mv.errors.InvalidRequest(f"{path}: there is no model; train_taac.py without --model_path makes one")
     return found
 
 

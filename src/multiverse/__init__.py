@@ -12,28 +12,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from multiverse.core.errors import (
-        ClosedError,
-        EnvFailed,
-        InvalidActions,
-        InvalidRequest,
-        MultiverseError,
-        NothingPending,
-        PreflightError,
-        ReceiveTimeout,
-        ReplyTimeout,
-        RequestPending,
-        SpacesDiffer,
-        TrainingDiverged,
-        WorkerDied,
-    )
-    from multiverse.core.plan import Plan
+    from multiverse import errors
+    from multiverse.adapters.agents import AgentOptions
+    from multiverse.core.errors import MultiverseError
+    from multiverse.core.failures import FailureOptions
+    from multiverse.core.plan import Plan, RayOptions, Timeouts, WorkerOptions
     from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks, EachTask, ResetPlan, ResetRequest
     from multiverse.env_checker.examine import check_env
-    from multiverse.env_checker.report import CheckReport, EnvCheckFailed, Finding
     from multiverse.policies.simple_policies import RandomPolicy
     from multiverse.rollouts.episode_collector import EpisodeCollector
     from multiverse.rollouts.episode_collector import EpisodeWorkers as EpisodeWorkers  # old name
@@ -47,46 +36,48 @@ if TYPE_CHECKING:
     from multiverse.training.recording import record, replay
     from multiverse.training.run import Run, resume, train
     from multiverse.training.seed_runs import SeedRuns
-    from multiverse.vector.batches import AgentsBatch, GroupBatch, StepBatch
     from multiverse.vector.make import make_vec
     from multiverse.vector.parallel import MultiAgentVectorEnv
     from multiverse.vector.single import VectorEnv
-    from multiverse.vector.turns import Turn, TurnVectorEnv
+    from multiverse.vector.turns import TurnVectorEnv
     from multiverse.wrappers.flatten_agents import flatten_agents
     from multiverse.wrappers.meta_episode import MetaEpisode, draw_tasks
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "multiverse.wrappers.flatten_agents": ("flatten_agents",),
-    "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
+    "multiverse.adapters.agents": ("AgentOptions",),
+    "multiverse.core.errors": ("MultiverseError",),
+    "multiverse.core.failures": ("FailureOptions",),
+    "multiverse.core.plan": ("Plan", "RayOptions", "Timeouts", "WorkerOptions"),
+    "multiverse.core.reset_plan": ("DerivedSeeds", "DrawnTasks", "EachTask", "ResetPlan", "ResetRequest"),
     "multiverse.env_checker.examine": ("check_env",),
-    "multiverse.env_checker.report": ("CheckReport", "EnvCheckFailed", "Finding"),
-    "multiverse.rollouts.episode_collector": ("EpisodeCollector", "EpisodeWorkers"),
     "multiverse.policies.simple_policies": ("RandomPolicy",),
+    "multiverse.rollouts.episode_collector": ("EpisodeCollector", "EpisodeWorkers"),
     "multiverse.rollouts.whole_episodes": ("WholeEpisodes",),
-    "multiverse.vector.make": ("make_vec",),
-    "multiverse.vector.single": ("VectorEnv",),
-    "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
-    "multiverse.vector.turns": ("Turn", "TurnVectorEnv"),
-    "multiverse.training.run": ("Run", "resume", "train"),
-    "multiverse.training.seed_runs": ("SeedRuns",),
     "multiverse.training.config.files": ("read_config",),
     "multiverse.training.config.rollout_files": ("rollout_settings",),
+    "multiverse.training.evaluation": ("Evaluation",),
+    "multiverse.training.hooks": ("Hook",),
     "multiverse.training.loading": ("evaluate", "load"),
     "multiverse.training.policy": ("LoadedPolicy",),
-    "multiverse.training.evaluation": ("Evaluation",),
     "multiverse.training.recording": ("record", "replay"),
-    "multiverse.training.hooks": ("Hook",),
-    "multiverse.vector.batches": ("AgentsBatch", "GroupBatch", "StepBatch"),
-    "multiverse.core.plan": ("Plan",),
-    "multiverse.core.reset_plan": ("DerivedSeeds", "DrawnTasks", "EachTask", "ResetPlan", "ResetRequest"),
-    "multiverse.core.errors": (
+    "multiverse.training.run": ("Run", "resume", "train"),
+    "multiverse.training.seed_runs": ("SeedRuns",),
+    "multiverse.vector.make": ("make_vec",),
+    "multiverse.vector.parallel": ("MultiAgentVectorEnv",),
+    "multiverse.vector.single": ("VectorEnv",),
+    "multiverse.vector.turns": ("TurnVectorEnv",),
+    "multiverse.wrappers.flatten_agents": ("flatten_agents",),
+    "multiverse.wrappers.meta_episode": ("MetaEpisode", "draw_tasks"),
+}
+_MOVED = {
+    "multiverse.errors": (
         "ClosedError",
+        "EnvCheckFailed",
         "EnvFailed",
         "InvalidActions",
         "InvalidRequest",
-        "MultiverseError",
         "NothingPending",
         "PreflightError",
         "ReceiveTimeout",
@@ -96,50 +87,40 @@ _HOMES = {
         "TrainingDiverged",
         "WorkerDied",
     ),
+    "multiverse.vector": ("AgentsBatch", "GroupBatch", "StepBatch", "Turn"),
+    "multiverse.env_checker": ("CheckReport", "Finding"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""Names of version 0.1 that are public elsewhere now; they go from here in the next version."""
+_HOME_OF = {name: module for table in (_HOMES, _MOVED) for module, names in table.items() for name in names}
 
 __all__ = [
-    "AgentsBatch",
-    "CheckReport",
-    "ClosedError",
+    "AgentOptions",
     "DerivedSeeds",
     "DrawnTasks",
     "EachTask",
-    "EnvCheckFailed",
-    "EnvFailed",
     "EpisodeCollector",
     "Evaluation",
-    "Finding",
-    "GroupBatch",
+    "FailureOptions",
     "Hook",
-    "InvalidActions",
-    "InvalidRequest",
     "LoadedPolicy",
     "MetaEpisode",
     "MultiAgentVectorEnv",
     "MultiverseError",
-    "NothingPending",
     "Plan",
-    "PreflightError",
     "RandomPolicy",
-    "ReceiveTimeout",
-    "ReplyTimeout",
-    "RequestPending",
+    "RayOptions",
     "ResetPlan",
     "ResetRequest",
     "Run",
     "SeedRuns",
-    "SpacesDiffer",
-    "StepBatch",
-    "TrainingDiverged",
-    "Turn",
+    "Timeouts",
     "TurnVectorEnv",
     "VectorEnv",
     "WholeEpisodes",
-    "WorkerDied",
+    "WorkerOptions",
     "check_env",
     "draw_tasks",
+    "errors",
     "evaluate",
     "flatten_agents",
     "load",
@@ -158,7 +139,12 @@ if "gymnasium" in sys.modules:  # or else with the first name used: Gymnasium ta
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("multiverse.errors")
     if name in _HOME_OF:
+        if any(name in names for names in _MOVED.values()):
+            moved = f"multiverse.{name} is now {_HOME_OF[name]}.{name}; the old name goes in the next version"
+            warnings.warn(moved, DeprecationWarning, stacklevel=2)
         importlib.import_module("multiverse.envs")  # whoever uses this package may ask Gymnasium for its envs
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'multiverse' has no attribute {name!r}")

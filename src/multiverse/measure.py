@@ -231,7 +231,7 @@ class BareLoops:
         """Share of their time that the last loops waited for a core; None where the system does not count it."""
         plan = Plan(IN_PROCESSES, self.cores, "forkserver", "park", "bare loops")
         each = [recipe] * (num_envs or self.cores)
-        opened = startup.open_envs(plan, each, "next_step", False, None)
+        opened = startup.open_envs(plan, each)
         self._executor, self.description = opened.bind(), opened.description
         if num_envs is not None and self.description.kind != "single":
             self.close()

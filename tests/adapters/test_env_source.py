@@ -62,7 +62,7 @@ def test_wrappers_are_applied_in_order() -> None:
     ],
 )
 def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | None, said: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(source, num_envs, "serial")
 
 
@@ -92,12 +92,14 @@ def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str
     file = str(tmp_path / "my_env.py")
     Path(file).write_text(f"import nothing_of_this_name\n{source}" if meant.startswith(":") else source)
     told = f"which env of that file.* Type {file}{meant.format(file)}$" if meant.startswith(":") else meant
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         mv.make_vec(file, 2)
 
 
 def test_an_id_of_ataris_names_its_package() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"of another package: (pip install ale-py, then )?ale_py:ALE/Pong-v5$"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"of another package: (pip install ale-py, then )?ale_py:ALE/Pong-v5$"
+    ):
         mv.make_vec("ALE/Pong-v5", 2)
 
 
@@ -105,7 +107,7 @@ def test_an_id_of_ataris_names_its_package() -> None:
     ("typed", "meant"), [("CartPole", "CartPole-v1"), ("cartpole-v9", "CartPole"), ("Pendulumm-v1", "Pendulum")]
 )
 def test_an_id_that_is_not_there_comes_with_the_nearest(typed: str, meant: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"Did you mean:? `?{meant}`?\\?$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"Did you mean:? `?{meant}`?\\?$"):
         mv.make_vec(typed, 2)
 
 
@@ -118,11 +120,11 @@ def test_an_id_that_is_not_there_comes_with_the_nearest(typed: str, meant: str) 
 )
 def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, meant: str) -> None:
     pytest.importorskip(typed.partition(".")[0])  # the engine's tests run without
-    with pytest.raises(mv.InvalidRequest) as told:
+    with pytest.raises(mv.errors.InvalidRequest) as told:
         mv.make_vec(typed, 2)
     assert meant in str(told.value)
     for other in ("nowhere.at_all", "__main__.Env"):
-        with pytest.raises(mv.InvalidRequest) as told:
+        with pytest.raises(mv.errors.InvalidRequest) as told:
             mv.make_vec(other, 2)
         assert "id you mean" not in str(told.value)
 
@@ -146,14 +148,14 @@ def test_unknown_module_or_version_comes_with_those_that_exist(
     for version in (5, 6):
         (games / f"chase_v{version}.py").write_text("def env():\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(mv.InvalidRequest) as caught:
+    with pytest.raises(mv.errors.InvalidRequest) as caught:
         mv.make_vec(typed, 2)
     assert str(caught.value).endswith(f" Did you mean {meant}?")
 
 
 def test_unknown_version_in_an_installed_package_is_not_answered_with_an_extra() -> None:
     pytest.importorskip("pettingzoo")
-    with pytest.raises(mv.InvalidRequest, match=r"Did you mean pettingzoo\.sisl\.pursuit_v\d:env\?$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Did you mean pettingzoo\.sisl\.pursuit_v\d:env\?$"):
         mv.make_vec("pettingzoo.sisl.pursuit_v99:env", 2)
 
 

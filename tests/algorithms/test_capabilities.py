@@ -102,7 +102,7 @@ def reason_of(name: str, case: str) -> str | None:
     kind = algorithm_class(name)
     try:
         config = kind.Config(**settings)
-    except (TypeError, mv.InvalidRequest):
+    except (TypeError, mv.errors.InvalidRequest):
         return "no such setting"
     own = BOX if not kind.acts_in(DISCRETE) else DISCRETE
     groups = tuple(
@@ -254,9 +254,9 @@ def no_env() -> Any:
 @pytest.mark.parametrize("kind", [SmallOnly, SmallPPO])
 def test_supports_of_an_own_algorithm_is_asked_before_envs_are_built(kind: Any, tmp_path: Path) -> None:
     settings = {"run_dir": tmp_path / "run", "executor": "serial", "progress": False}
-    with pytest.raises(mv.InvalidRequest, match="1,000 env steps at most"):
+    with pytest.raises(mv.errors.InvalidRequest, match="1,000 env steps at most"):
         mv.train(no_env, kind, env_steps=2_000, **settings)
-    with pytest.raises(mv.EnvFailed, match="no env is built"):
+    with pytest.raises(mv.errors.EnvFailed, match="no env is built"):
         mv.train(no_env, kind, env_steps=500, **settings)
     assert not (tmp_path / "run").exists()
 
@@ -267,7 +267,7 @@ def test_supports_of_a_plain_class_adds_to_what_its_flags_refuse() -> None:
 
 
 def test_actions_of_an_own_algorithm_are_refused_before_it_is_made(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="Reinforce: actions must be Discrete, and these are Box"):
+    with pytest.raises(mv.errors.InvalidRequest, match="Reinforce: actions must be Discrete, and these are Box"):
         mv.train("Pendulum-v1", Reinforce, run_dir=tmp_path / "run", executor="serial", env_steps=500, progress=False)
 
 
@@ -276,9 +276,9 @@ def test_what_a_function_has_made_is_asked_once_it_is_made(tmp_path: Path) -> No
         return SmallOnly(SmallOnly.Config(), observation_space, action_space, slots, seed, "cpu")
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False}
-    with pytest.raises(mv.InvalidRequest, match="1,000 env steps at most"):
+    with pytest.raises(mv.errors.InvalidRequest, match="1,000 env steps at most"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=2_000, **settings)
-    with pytest.raises(mv.InvalidRequest, match="num_envs='auto': SmallOnly keeps something for every env"):
+    with pytest.raises(mv.errors.InvalidRequest, match="num_envs='auto': SmallOnly keeps something for every env"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=500, **{**settings, "num_envs": "auto"})
 
 
@@ -287,7 +287,7 @@ def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_p
         return PPO(PPOConfig(critic="central"), *given)
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False, "env_steps": 500}
-    with pytest.raises(mv.InvalidRequest, match="critic='central': CartPole-v1 has one agent"):
+    with pytest.raises(mv.errors.InvalidRequest, match="critic='central': CartPole-v1 has one agent"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", **settings)
 
 
@@ -302,9 +302,11 @@ def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: A
             return True
 
     run = RunRequirements(settings=PPOConfig())
-    with pytest.raises(mv.InvalidRequest, match=r"Instance.supports cannot be called with \(run\): .*@classmethod"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"Instance.supports cannot be called with \(run\): .*@classmethod"
+    ):
         refuse_unsupported(Instance, run)
-    with pytest.raises(mv.InvalidRequest, match=r"Agrees.supports returned True: expected the reason"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Agrees.supports returned True: expected the reason"):
         refuse_unsupported(Agrees, run)
 
 

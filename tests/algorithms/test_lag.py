@@ -118,7 +118,9 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
     assert report.metrics["policy_lag"] == 1.0, "2 of one half, 0 of the other"
     assert ("importance_weight" in report.metrics) == (correction != "none")
     assert len(algorithm._earlier) <= 3
-    with pytest.raises(mv.InvalidRequest, match=r"version 0 of the policy, and this is version 3: .* 2 updates older"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"version 0 of the policy, and this is version 3: .* 2 updates older"
+    ):
         algorithm.update([oldest.copy_of(slice(0, SLOTS))], 0.0)
 
 
@@ -145,7 +147,7 @@ def test_a2c_weighs_its_advantages_and_has_no_ratio_to_clip() -> None:
     algorithm.update([stale], 0.0)
     report = algorithm.update([stale.copy_of(slice(0, SLOTS))], 0.0)
     assert report.metrics["policy_lag"] == 1.0 and 0.0 < report.metrics["importance_weight"] < 1.0
-    with pytest.raises(mv.InvalidRequest, match="lag_correction='ratio': only where a ratio is clipped"):
+    with pytest.raises(mv.errors.InvalidRequest, match="lag_correction='ratio': only where a ratio is clipped"):
         A2CConfig(lag_correction="ratio")
 
 

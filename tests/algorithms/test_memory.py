@@ -57,8 +57,9 @@ class Odd(gym.Env[Any, Any]):
 def collected(algorithm: Any, env: Any, rollouts: int = 2) -> Iterator[Rollout]:
     """The last of several rollouts, so that memory comes from the one before."""
     plan = mv.DerivedSeeds(3)
-    with mv.make_vec(env, SLOTS, "serial", autoreset="same_step", copy=False, reset_plan=plan, on_failure="restart",
-                     restarts_per_minute=100) as envs:  # fmt: skip
+    failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=100)
+    how: dict[str, Any] = {"autoreset": "same_step", "copy": False, "on_failure": failures}
+    with mv.make_vec(env, SLOTS, "serial", reset_plan=plan, **how) as envs:
         policy = algorithm.policy()
         noise = policy.noise(np.random.default_rng(0), 1, 1)
         shape = RolloutShape(SINGLE_AGENT, envs.single_observation_space, STEPS, SLOTS, algorithm.action,
@@ -263,15 +264,15 @@ def test_a_rollout_of_which_everything_was_lost_teaches_nothing() -> None:
     ({"see_previous": True, "memory": None}, "see_previous=True: only with a memory, lstm or gru"),
 ])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         replace(SMALL, **wrong)
-    with pytest.raises(mv.InvalidRequest, match="memory cannot change"):
+    with pytest.raises(mv.errors.InvalidRequest, match="memory cannot change"):
         PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1).change(memory="gru")
 
 
 def test_a_cell_that_no_memory_holds_is_refused() -> None:
     for size in (20_000, 10**9):
-        with pytest.raises(mv.InvalidRequest, match="parameters, more than"):
+        with pytest.raises(mv.errors.InvalidRequest, match="parameters, more than"):
             PPO(replace(SMALL, memory_size=size), Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
 
 

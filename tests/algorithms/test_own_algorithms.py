@@ -121,5 +121,5 @@ def test_method_that_a_base_needs_is_named(base: Any, missing: str, said: str, t
     stock = OnPolicy if base is PolicyGradient else OffPolicy
     parts = {name: value for name, value in vars(base).items() if name not in (missing, "__dict__", "__weakref__")}
     env, _, settings = CASES[0] if base is PolicyGradient else CASES[1]
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.train(env, type("Without", (stock,), parts), run_dir=tmp_path / "run", **settings)

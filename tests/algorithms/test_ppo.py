@@ -261,7 +261,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
 @in_both
 def test_weights_of_another_size_are_refused(make: Any) -> None:
     wide = make(VECTOR, spaces.Discrete(3), replace(SMALL, hidden_sizes=(32,)))
-    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+    with pytest.raises(mv.errors.InvalidRequest, match="networks have other sizes"):
         make(VECTOR, spaces.Discrete(3)).load_weights(wide.weights())
 
 
@@ -272,7 +272,7 @@ def test_five_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None
     before = algorithm.weights()["parameters"]
     rollout = filled(algorithm, VECTOR)
     rollout.rewards[...] = np.nan
-    with pytest.raises(mv.TrainingDiverged, match="5 gradients in a row"):
+    with pytest.raises(mv.errors.TrainingDiverged, match="5 gradients in a row"):
         algorithm.update([rollout], 0.0)
     assert (algorithm.weights()["parameters"] == before).all()
 
@@ -282,7 +282,7 @@ def test_what_an_older_policy_did_is_refused() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     rollout = filled(algorithm, VECTOR)
     algorithm.update([rollout], 0.0)
-    with pytest.raises(mv.InvalidRequest, match="version 0 of the policy, and this is version 1"):
+    with pytest.raises(mv.errors.InvalidRequest, match="version 0 of the policy, and this is version 1"):
         algorithm.update([rollout], 0.0)
 
 
@@ -295,7 +295,7 @@ def test_what_an_older_policy_did_is_refused() -> None:
     ],
 )
 def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         made(observations, actions)
 
 
@@ -312,13 +312,13 @@ def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, 
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(mv.InvalidRequest, match=next(iter(wrong))):
+    with pytest.raises(mv.errors.InvalidRequest, match=next(iter(wrong))):
         replace(SMALL, **wrong)
 
 
 def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
-    with pytest.raises(mv.InvalidRequest, match="hidden_sizes"):
+    with pytest.raises(mv.errors.InvalidRequest, match="hidden_sizes"):
         algorithm.change(hidden_sizes=(4,))
 
 
@@ -421,7 +421,7 @@ def test_a_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path
     again.load_weights({"parameters": parameters})
     acted = again.policy().act(Seen({(): seen[None]}, np.zeros(1, bool)), None, {})[0]
     assert policy.act(seen) == acted[0]
-    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+    with pytest.raises(mv.errors.InvalidRequest, match="networks have other sizes"):
         mv.train(Pictures, run_dir=tmp_path / "other", **{**how, "share_features": False}, init_from=whole)
 
 

@@ -80,9 +80,9 @@ def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> No
     seen, _ = env.reset(seed=3)
     assert policies.act(seen, action_masks={"agent_0": [1, 0]})["agent_0"] == 0  # of the other, both are open
     assert policies.act(seen, action_masks={"agent_0": [0, 1]})["agent_0"] == 1
-    with pytest.raises(mv.InvalidRequest, match=r"an action mask has shape \(3,\): expected \(2,\)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"an action mask has shape \(3,\): expected \(2,\)"):
         policies.act(seen, action_masks={"agent_0": [1, 0, 1]})
-    with pytest.raises(mv.InvalidRequest, match="not some of both"):
+    with pytest.raises(mv.errors.InvalidRequest, match="not some of both"):
         policies.act({**seen, "agent_0": seen["agent_0"][None]})
     rows = {agent: np.stack([one, one]) for agent, one in env.reset(seed=3)[0].items()}
     both = policies.act(rows)
@@ -157,9 +157,9 @@ def test_the_learning_rate_goes_down_to_its_least() -> None:
 
 
 def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="taac: actions must be Discrete, and these are Box"):
+    with pytest.raises(mv.errors.InvalidRequest, match="taac: actions must be Discrete, and these are Box"):
         TAAC(TAACConfig(**SMALL), SEEN, spaces.Box(-1, 1, (2,)), 2, 0)
-    with pytest.raises(mv.InvalidRequest, match="images"):
+    with pytest.raises(mv.errors.InvalidRequest, match="images"):
         TAAC(TAACConfig(**SMALL), spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTIONS, 2, 0)
     for wrong, said in (
         ({"num_heads": 3, "embedding_size": 16}, "a multiple of num_heads=3"),
@@ -170,7 +170,7 @@ def test_what_it_cannot_do_is_refused() -> None:
         ({"similarity_cap": 2.0}, "from -1 to 1"),
         ({"weight_decay": -1.0}, "0 or more"),
     ):
-        with pytest.raises(mv.InvalidRequest, match=said):
+        with pytest.raises(mv.errors.InvalidRequest, match=said):
             TAACConfig(**wrong)
 
 

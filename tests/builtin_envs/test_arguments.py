@@ -63,7 +63,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=[said for _, said in REFUSED])
 @pytest.mark.parametrize("made", [GridWorldEnvMultiAgent, GridWorldParallel])
 def test_what_makes_no_world_is_refused_by_name(made: type, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(mv.InvalidRequest) as refusal:
+    with pytest.raises(mv.errors.InvalidRequest) as refusal:
         made(**arguments)
     assert said in str(refusal.value)
 
@@ -111,7 +111,7 @@ def test_presets(preset: str, size: int, max_steps: int, num_obstacles: int, par
 
 
 def test_an_unknown_preset_is_refused_and_presets_stay_as_they_are() -> None:
-    with pytest.raises(mv.InvalidRequest, match="'small', 'medium', 'large'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="'small', 'medium', 'large'"):
         make("huge")
     with pytest.raises(TypeError):
         PRESETS["small"]["size"] = 3  # type: ignore[index]

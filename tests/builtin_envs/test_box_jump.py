@@ -308,17 +308,17 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("said", "arguments"), REFUSED.items(), ids=REFUSED.keys())
 def test_arguments_that_make_no_world(said: str, arguments: dict[str, Any]) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         v0(**arguments)
 
 
 def test_a_refused_step_leaves_no_trace() -> None:
     env, other = v0(num_boxes=2), v0(num_boxes=2)
-    with pytest.raises(mv.InvalidRequest, match="before the first reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="before the first reset"):
         env.step({})
     assert_same(env.reset(seed=1)[0], other.reset(seed=1)[0])
     for bad in ({"box-1": 0}, {"box-1": 0, "box-2": 4}, {"box-1": 0, "box-2": 0.5}, {"box-1": 0, "box-2": 0, "b": 0}):
-        with pytest.raises(mv.InvalidActions):
+        with pytest.raises(mv.errors.InvalidActions):
             env.step(bad)
     assert_same(env.step({"box-1": 1, "box-2": 2})[0], other.step({"box-1": 1, "box-2": 2})[0])
 
@@ -328,7 +328,7 @@ def test_without_box2d_there_is_a_plain_word() -> None:
         "import sys; sys.modules['Box2D'] = None\n"
         "import multiverse as mv\n"
         "try: mv.make_vec('BoxJump-v0')\n"
-        "except mv.InvalidRequest as error: print(error)"
+        "except mv.errors.InvalidRequest as error: print(error)"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert "BoxJump needs Box2D, which is not installed: pip install 'multiverse[box2d,pettingzoo]'" in said

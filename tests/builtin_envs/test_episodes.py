@@ -106,11 +106,11 @@ def test_a_copy_goes_on_as_the_original_does(copied: Any) -> None:
 
 def test_a_parallel_step_takes_one_action_for_each_agent_or_is_refused_whole() -> None:
     env = make(parallel=True)
-    with pytest.raises(mv.InvalidRequest, match="before the first reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="before the first reset"):
         env.step({})
     before, _ = env.reset(seed=0)
     for actions in ({"ground_0": 0}, {"ground_0": 0, "observer_0": 0, "ghost": 0}, {"ground_0": 0, "observer_0": 8}):
-        with pytest.raises(mv.InvalidActions, match=r"observer_0|ghost"):
+        with pytest.raises(mv.errors.InvalidActions, match=r"observer_0|ghost"):
             env.step(actions)
     assert [(body.x, body.y) for body in env.world.bodies] == [tuple(before[a]["agent"]) for a in env.agents]
 

@@ -48,7 +48,7 @@ def test_positions_and_velocities_are_everything() -> None:
 
 
 def test_an_env_that_is_none_of_them_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"'Acrobot-v1'.*CartPole-v1, Pendulum-v1"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"'Acrobot-v1'.*CartPole-v1, Pendulum-v1"):
         make("Acrobot-v1")
 
 
@@ -100,5 +100,5 @@ def test_what_was_shown_k_steps_ago_pays() -> None:
     (lambda: RepeatPrevious(k=8, length=8), "length=8: more than k=8"),
 ])  # fmt: skip
 def test_sizes_that_make_no_sense_are_refused(make_env: Any, told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         make_env()

@@ -119,7 +119,7 @@ def test_a_cell_is_free_as_soon_as_its_agent_has_left_it() -> None:
 @pytest.mark.parametrize("action", [5, -1, 1.0, "right", None, np.array([1])])
 def test_a_wrong_action_is_refused_and_changes_nothing(action: object) -> None:
     env = arranged([GROUND, OBSERVER], [(4, 4), (0, 0)])
-    with pytest.raises(mv.InvalidActions, match="'ground_0': expected a whole number from 0 to 4"):
+    with pytest.raises(mv.errors.InvalidActions, match="'ground_0': expected a whole number from 0 to 4"):
         env.step(action)
     assert cells_of(env) == [(4, 4), (0, 0)]
     assert env.agent_selection == "ground_0"

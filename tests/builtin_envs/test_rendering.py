@@ -100,7 +100,7 @@ def test_without_a_render_mode_nothing_is_drawn_and_it_says_so() -> None:
 
 
 def test_before_the_first_reset_there_is_nothing_to_draw() -> None:
-    with pytest.raises(mv.InvalidRequest, match="before the first reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="before the first reset"):
         make(render_mode="rgb_array").render()
 
 

@@ -127,5 +127,5 @@ def test_a_dead_agent_takes_none_and_an_empty_env_takes_nothing() -> None:
     with pytest.raises(ValueError, match="None"):
         env.step(STAY)
     env.step(None)
-    with pytest.raises(mv.InvalidRequest, match="reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         env.step(None)

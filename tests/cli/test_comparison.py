@@ -56,7 +56,7 @@ def test_who_fails_does_not_keep_others_from_their_turn() -> None:
         comparison.run_round(SECONDS, reports.append)
         comparison.run_round(SECONDS, reports.append)
     good, bad = comparison.result("good"), comparison.result("bad")
-    assert isinstance(bad, mv.EnvFailed)
+    assert isinstance(bad, mv.errors.EnvFailed)
     assert isinstance(good, Result)
     assert good.processes == 1 and good.mb_per_process is not None and good.mb_per_process > 0
     assert [plan.executor for plan in good.plans] == ["process", "process"]

@@ -77,7 +77,7 @@ def test_our_own_failure_is_one_line(
     no_training: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: Any) -> Any:
-        raise mv.PreflightError("not here")
+        raise mv.errors.PreflightError("not here")
 
     monkeypatch.setattr(mv, "make_vec", refuse, raising=False)
     assert main(QUICK) == 2

@@ -79,7 +79,7 @@ def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
         return Short(ShortConfig(), *spaces_and_more, "cpu")
 
     run = mv.train("CartPole-v1", maker, run_dir=tmp_path / "one", env_steps=64, **SMALL)
-    with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run is .*maker, one of your own"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the algorithm of this run is .*maker, one of your own"):
         mv.resume(run.path)
     assert mv.resume(run, env_steps=128).summary["env_steps"] == 128  # a run in hand knows what it was given
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
@@ -113,7 +113,7 @@ def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
     told = f"is not there: --algorithm {place}, in Python algorithm='{place}'"
     assert command(["resume", "one", "--env-steps", "192"]) == 2
     assert f"was in {elsewhere}/here/file_of_mine.py, and {told}" in capsys.readouterr().err
-    with pytest.raises(mv.InvalidRequest, match=re.escape(told)):
+    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(told)):
         mv.resume("one", env_steps=192)
     for wrong in ("sac", "Mine"):
         assert command(["resume", "one", "--algorithm", wrong]) == 2
@@ -129,7 +129,8 @@ def file_of_mine(folder: str) -> None:
     Path(folder).mkdir()
     Path(folder, "file_of_mine.py").write_text(
         "import multiverse\nfrom examples.own_algorithm import Reinforce\n\nclass Mine(Reinforce): ...\n\n"
-        "class Other(Reinforce):\n    def __init__(self, *given):\n        raise multiverse.InvalidRequest('no')\n"
+        "class Other(Reinforce):\n    def __init__(self, *given):\n"
+        "        raise multiverse.errors.InvalidRequest('no')\n"
     )
 
 
@@ -168,7 +169,9 @@ def test_a_relative_name_of_an_old_run_is_told_as_it_is(elsewhere: Path, monkeyp
     mv.train("CartPole-v1", "here/file_of_mine.py:Mine", run_dir="one", env_steps=64, **LITTLE)
     config = Path("one/config.yaml").read_text()
     Path("one/config.yaml").write_text(config.replace(f"{elsewhere}/here/", ""))
-    with pytest.raises(mv.InvalidRequest, match=r"the algorithm of this run was in file_of_mine\.py, and is not there"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"the algorithm of this run was in file_of_mine\.py, and is not there"
+    ):
         mv.resume("one", trust=True)
 
 
@@ -233,7 +236,7 @@ def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.Ca
     told = "the algorithm of this run is ppo; that cannot change in a run"
     assert command(["resume", "one", "--algorithm", "examples.own_algorithm:Reinforce"]) == 2
     assert told in capsys.readouterr().err
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         mv.resume("one", algorithm="sac")
     assert command(["resume", "one", "--algorithm", "ppo", "--env-steps", "128"]) == 0, "the same is no other"
     assert mv.resume("one", algorithm="ppo", env_steps=192).summary["env_steps"] == 192
@@ -275,7 +278,7 @@ def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pyte
 
 
 def test_settings_of_another_algorithm_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="clip_range: there is no such setting"):
+    with pytest.raises(mv.errors.InvalidRequest, match="clip_range: there is no such setting"):
         mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", clip_range=1.0)
 
 
@@ -296,7 +299,7 @@ class Unfinished(Short):
     ],
 )
 def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.train("CartPole-v1", algorithm, run_dir=tmp_path / "one", env_steps=64, **SMALL)
 
 
@@ -364,7 +367,7 @@ class TellsNonsense(Short):
 def test_an_update_may_return_a_dict_and_nothing_else_that_is_no_report(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", TellsADict, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     assert '"entropy": 0.5' in (run.path / "metrics.jsonl").read_text()
-    with pytest.raises(mv.InvalidRequest, match=r"update\(\) returned 5: expected an UpdateReport"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"update\(\) returned 5: expected an UpdateReport"):
         mv.train("CartPole-v1", TellsNonsense, run_dir=tmp_path / "two", env_steps=64, **SMALL)
 
 

@@ -474,5 +474,5 @@ def test_metrics_of_a_run_as_rows_and_as_a_table(elsewhere: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "pandas", type("pandas", (), {"DataFrame": list}))
     assert run.metrics() == run.rows()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(mv.PreflightError, match=r"pip install pandas; rows\(\) gives the same as a list"):
+    with pytest.raises(mv.errors.PreflightError, match=r"pip install pandas; rows\(\) gives the same as a list"):
         run.metrics()

@@ -90,7 +90,7 @@ def test_one_wrong_bit_fails_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 @pytest.mark.usefixtures("quick_checks")
 def test_an_executor_that_raises_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
-        raise mv.PreflightError("no such luck\nmore")
+        raise mv.errors.PreflightError("no such luck\nmore")
 
     monkeypatch.setattr(self_test, "contenders", lambda: {"hybrid": broken})
     serial, hybrid, left = self_test.run_self_test()

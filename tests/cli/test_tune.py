@@ -268,7 +268,7 @@ def test_a_file_that_is_no_plan_is_one_sentence(
     assert main(["train", "CartPole-v1", "--plan", "plan.json"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and told in error
-    with pytest.raises(mv.InvalidRequest) as caught:
+    with pytest.raises(mv.errors.InvalidRequest) as caught:
         mv.make_vec("CartPole-v1", plan="plan.json")
     assert told in str(caught.value)
 
@@ -288,9 +288,9 @@ def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixt
     write_plan(executor="magic")
     assert main(["train", "CartPole-v1", "--plan", "plan.json"]) == 2
     assert "executor" in capsys.readouterr().err
-    with pytest.raises(mv.InvalidRequest, match=r"plan\.executor='magic'"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"plan\.executor='magic'"):
         mv.make_vec("CartPole-v1", plan="plan.json")
-    with pytest.raises(mv.InvalidRequest, match="did you mean executor='process'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="did you mean executor='process'"):
         mv.make_vec("CartPole-v1", plan="process")
 
 

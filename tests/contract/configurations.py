@@ -9,8 +9,6 @@ import gymnasium
 import pytest
 
 import multiverse as mv
-from multiverse.core.failures import FailurePolicy
-from multiverse.core.plan import Timeouts
 from multiverse.executors.startup import ranges
 from multiverse.vector.opening import VectorOptions, open_envs
 
@@ -29,12 +27,19 @@ class Configuration:
         return self.name
 
     def make(self, env: Any, num_envs: int | None = None, **options: Any) -> mv.VectorEnv:
-        given = {"workers": self.workers, "start_method": self.start_method, **options}
+        workers = options.pop("workers", self.workers)
+        if not isinstance(workers, mv.WorkerOptions):
+            workers = mv.WorkerOptions(count=workers)
+        if workers.start_method is None:
+            workers = replace(workers, start_method=self.start_method)
+        if workers.count is None:
+            workers = replace(workers, count=self.workers)
+        given = {"workers": workers, "executor": self.executor, **options}
         if isinstance(env, list):
             num_envs = None
         elif num_envs is None:
             num_envs = self.num_envs
-        return make_with_fields(env, num_envs, self.executor, **given)
+        return make_with_fields(env, num_envs, **given)
 
     @property
     def ranges(self) -> list[range]:
@@ -62,13 +67,10 @@ def make_with_fields(
     """As `make_vec`; `fields`: from the description of the envs to what else is shared with the workers."""
     if fields is None:
         return mv.make_vec(env, num_envs, executor, **given)
-    failures, timeouts = FailurePolicy(float32=True), {}
-    for name in ("on_failure", "on_bad_value", "restarts_per_minute", "worker_memory_limit"):
-        failures = replace(failures, **{name: given.pop(name)}) if name in given else failures
-    for name in ("reply", "reset", "close"):
-        if f"{name}_timeout_s" in given:
-            timeouts[f"{name}_s"] = given.pop(f"{name}_timeout_s")
-    options = VectorOptions(executor=executor, failures=failures, timeouts=Timeouts(**timeouts), **given)
+    failures, workers = given.pop("on_failure", "raise"), given.pop("workers", None)
+    failures = failures if isinstance(failures, mv.FailureOptions) else mv.FailureOptions(on_failure=failures)
+    workers = workers if isinstance(workers, mv.WorkerOptions) else mv.WorkerOptions(count=workers)
+    options = VectorOptions(executor=executor, workers=workers, failures=replace(failures, float32=True), **given)
     opened = open_envs(env, num_envs, options)
     return opened.bind(fields(opened.description))
 

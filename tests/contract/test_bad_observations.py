@@ -17,10 +17,10 @@ from tests.fault_envs import Fault, IntegerObservation
 config = over(WITHOUT_SPAWN)
 
 
-def failure_of_one_step(config: Configuration, env: Any, kwargs: list[dict[str, Any]]) -> mv.EnvFailed:
+def failure_of_one_step(config: Configuration, env: Any, kwargs: list[dict[str, Any]]) -> mv.errors.EnvFailed:
     with config.make(env, env_kwargs=kwargs) as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.EnvFailed) as caught:
+        with pytest.raises(mv.errors.EnvFailed) as caught:
             envs.step(actions(range(config.num_envs), 0))
         return caught.value
 
@@ -37,7 +37,7 @@ def failure_of_one_step(config: Configuration, env: Any, kwargs: list[dict[str, 
 def test_an_observation_of_the_wrong_shape_or_kind_names_its_env(config: Configuration, what: str, said: str) -> None:
     error = failure_of_one_step(config, Fault, [{"what": what} if i == 1 else {} for i in range(config.num_envs)])
     assert error.env_ids == (1,)
-    with pytest.raises(mv.EnvFailed, match=said):
+    with pytest.raises(mv.errors.EnvFailed, match=said):
         raise error
 
 
@@ -56,7 +56,7 @@ def test_numbers_that_an_integer_space_cannot_hold_are_named(config: Configurati
     kwargs = [{"value": value if i == 1 else [3, 4]} for i in range(config.num_envs)]
     error = failure_of_one_step(config, IntegerObservation, kwargs)
     assert error.env_ids == (1,)
-    with pytest.raises(mv.EnvFailed, match=said):
+    with pytest.raises(mv.errors.EnvFailed, match=said):
         raise error
 
 
@@ -81,7 +81,7 @@ def test_a_nested_observation_is_named_by_its_place() -> None:
 
     with mv.make_vec(lambda: Blurred(space, spaces.Discrete(2)), 2, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.EnvFailed, match=r"observation\['camera'\]\[1\] is float64"):
+        with pytest.raises(mv.errors.EnvFailed, match=r"observation\['camera'\]\[1\] is float64"):
             envs.step(np.zeros(2, np.int64))
 
 
@@ -95,7 +95,7 @@ def test_a_missing_key_is_an_error() -> None:
     space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)})
     with mv.make_vec(lambda: Forgetful(space, spaces.Discrete(2)), 2, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.EnvFailed, match="KeyError: 'b'"):
+        with pytest.raises(mv.errors.EnvFailed, match="KeyError: 'b'"):
             envs.step(np.zeros(2, np.int64))
 
 
@@ -105,7 +105,7 @@ def test_a_wrong_observation_from_reset_is_named_too(config: Configuration) -> N
         def _observe(self) -> Any:
             return np.zeros(3)
 
-    with config.make(Wide) as envs, pytest.raises(mv.EnvFailed, match=r"shape \(3,\)") as caught:
+    with config.make(Wide) as envs, pytest.raises(mv.errors.EnvFailed, match=r"shape \(3,\)") as caught:
         envs.reset(seed=0)
     assert caught.value.env_ids == tuple(range(config.num_envs))
 
@@ -122,12 +122,12 @@ def test_spaces_that_differ_are_refused_naming_the_env_and_the_difference(
         given = {"observation_space": usual, "action_space": usual}
         return AnySpace(**{**given, kind: other} if index == odd else given)
 
-    with pytest.raises(mv.SpacesDiffer, match=rf"env {odd} has {kind} Discrete\(3\) instead of Discrete\(2\)"):
+    with pytest.raises(mv.errors.SpacesDiffer, match=rf"env {odd} has {kind} Discrete\(3\) instead of Discrete\(2\)"):
         config.make([lambda i=i: factory(i) for i in range(config.num_envs)])
 
 
 @pytest.mark.fault("B8")
 def test_boxes_with_other_bounds_differ() -> None:
     boxes = [spaces.Box(-1, high, (2,)) for high in (1, 2)]
-    with pytest.raises(mv.SpacesDiffer, match="env 1"):
+    with pytest.raises(mv.errors.SpacesDiffer, match="env 1"):
         mv.make_vec([lambda b=b: AnySpace(b, spaces.Discrete(2)) for b in boxes], executor="serial")

@@ -77,13 +77,13 @@ def test_bad_actions_are_refused_and_leave_no_trace(make: Make, config: Configur
     assert_same(seen.reset(seed=2), spared.reset(seed=2))
     for k in range(3):
         for batch in bad:
-            with pytest.raises(mv.InvalidActions):
+            with pytest.raises(mv.errors.InvalidActions):
                 seen.step(batch)
-            with pytest.raises(mv.InvalidActions):
+            with pytest.raises(mv.errors.InvalidActions):
                 seen.send(batch)
         good = seen.action_space.sample()
         assert_same(seen.step(good), spared.step(good), f"step {k}")
-    with pytest.raises(mv.NothingPending):
+    with pytest.raises(mv.errors.NothingPending):
         seen.receive()
     spared.close()
 
@@ -95,9 +95,9 @@ def test_a_whole_run_is_as_if_bad_actions_had_never_been_sent(make: Make, config
 
     def step_after_a_mistake(batch: Any) -> Any:
         for bad in (batch[:-1], batch.astype(float), np.full(n, np.nan)):
-            with pytest.raises(mv.InvalidActions):
+            with pytest.raises(mv.errors.InvalidActions):
                 step(bad)
-        with pytest.raises(mv.InvalidActions):
+        with pytest.raises(mv.errors.InvalidActions):
             step(batch, env_ids=[0])
         return step(batch)
 
@@ -112,16 +112,16 @@ def test_an_error_about_actions_names_what_is_wrong() -> None:
         envs.reset(seed=0)
         batch = envs.action_space.sample()
         batch["arm"][1]["grip"] = np.zeros(2)
-        with pytest.raises(mv.InvalidActions, match=r"grip.*float64.*int64"):
+        with pytest.raises(mv.errors.InvalidActions, match=r"grip.*float64.*int64"):
             envs.step(batch)
         del batch["arm"][1]["grip"]
-        with pytest.raises(mv.InvalidActions, match="grip"):
+        with pytest.raises(mv.errors.InvalidActions, match="grip"):
             envs.step(batch)
     with mv.make_vec("Pendulum-v1", 3, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidActions, match=r"NaN in rows \[1\]"):
+        with pytest.raises(mv.errors.InvalidActions, match=r"NaN in rows \[1\]"):
             envs.step(np.array([[0.0], [np.nan], [0.0]]))
-        with pytest.raises(mv.InvalidActions, match=r"\(2, 1\).*\(3, 1\)"):
+        with pytest.raises(mv.errors.InvalidActions, match=r"\(2, 1\).*\(3, 1\)"):
             envs.step(np.zeros((2, 1)))
 
 
@@ -130,7 +130,7 @@ def test_an_error_about_actions_names_what_is_wrong() -> None:
 def test_an_integer_action_that_does_not_fit_is_not_wrapped_around(high: int) -> None:
     with mv.make_vec(lambda: AnySpace(spaces.Discrete(2), catalogue()["box_int8"]), 2, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidActions):
+        with pytest.raises(mv.errors.InvalidActions):
             envs.step(np.full((2, 3), high))
 
 
@@ -151,7 +151,7 @@ def test_bad_env_ids_are_refused(env_ids: Any) -> None:
             lambda: envs.set_attr("bonus", 1.0, env_ids=env_ids),
         ]
         for call in calls:
-            with pytest.raises(mv.InvalidRequest, match="env_ids"):
+            with pytest.raises(mv.errors.InvalidRequest, match="env_ids"):
                 call()
         assert envs.get_attr("steps") == (0,) * 4
         assert envs.get_attr("resets") == (1,) * 4
@@ -161,7 +161,7 @@ def test_bad_env_ids_are_refused(env_ids: Any) -> None:
 def test_bad_seeds_are_refused(seed: Any) -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidRequest, match="seed"):
+        with pytest.raises(mv.errors.InvalidRequest, match="seed"):
             envs.reset(seed=seed)
         assert envs.get_attr("resets") == (1,) * 4
 
@@ -176,7 +176,7 @@ def test_a_list_of_numpy_integers_is_a_list_of_seeds() -> None:
 def test_bad_options_are_refused(options: Any) -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidRequest, match="options"):
+        with pytest.raises(mv.errors.InvalidRequest, match="options"):
             envs.reset(options=options)
         assert envs.get_attr("resets") == (1,) * 4
 
@@ -185,19 +185,19 @@ def test_bad_options_are_refused(options: Any) -> None:
 def test_bad_tasks_are_refused(tasks: Any) -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidRequest, match="tasks"):
+        with pytest.raises(mv.errors.InvalidRequest, match="tasks"):
             envs.reset(tasks=tasks)
         assert envs.get_attr("resets") == (1,) * 4
 
 
 def test_a_mask_and_env_ids_together_are_refused() -> None:
-    with mv.make_vec(Walk, 2, "serial") as envs, pytest.raises(mv.InvalidRequest, match="reset_mask"):
+    with mv.make_vec(Walk, 2, "serial") as envs, pytest.raises(mv.errors.InvalidRequest, match="reset_mask"):
         envs.reset(options={"reset_mask": np.ones(2, np.bool_)}, env_ids=[0])
 
 
 def test_values_of_the_wrong_number_are_not_set() -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
-        with pytest.raises(mv.InvalidRequest, match="values"):
+        with pytest.raises(mv.errors.InvalidRequest, match="values"):
             envs.set_attr("bonus", [1.0, 2.0])
         assert envs.get_attr("bonus") == (0.0,) * 4
 
@@ -207,8 +207,6 @@ def test_values_of_the_wrong_number_are_not_set() -> None:
     [
         ({"executor": "rocket"}, "executor='rocket'.*serial"),
         ({"autoreset": "sometimes"}, "autoreset.*next_step"),
-        ({"start_method": "teleport"}, "start_method.*forkserver"),
-        ({"waiting": "dance"}, "waiting.*park"),
         ({"workers": 0, "executor": "process"}, "workers=0"),
         ({"num_envs": 0}, "num_envs=0"),
         ({"num_envs": -3}, "num_envs=-3"),
@@ -218,7 +216,7 @@ def test_values_of_the_wrong_number_are_not_set() -> None:
     ],
 )
 def test_bad_arguments_of_make_vec_are_refused_with_what_would_do(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(Walk, **{"num_envs": 4, "executor": "serial", **options})
 
 
@@ -228,7 +226,7 @@ def test_with_autoreset_disabled_an_ended_episode_must_be_reset_first(make: Make
     envs.reset(seed=0)
     envs.step(actions(range(n), 0))
     for call in (lambda: envs.step(actions(range(n), 1)), lambda: envs.send(actions([1], 1), [1])):
-        with pytest.raises(mv.InvalidRequest, match=r"\[1\]"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"\[1\]"):
             call()
     envs.step(actions([0, 2], 1), env_ids=[0, 2])
     envs.reset(env_ids=[1])

@@ -35,10 +35,10 @@ REFUSED = r"a vector env cannot be copied or pickled.*make_vec\(.*plan=envs\.pla
 def test_a_copy_is_refused_and_the_original_goes_on(make: Make, config: Configuration, way: str) -> None:
     envs = make(Walk)
     envs.reset(seed=7)
-    with pytest.raises(mv.InvalidRequest, match=REFUSED):
+    with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
         WAYS[way](envs)
     if way != "copy":
-        with pytest.raises(mv.InvalidRequest, match=REFUSED):
+        with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
             WAYS[way]({"somewhere": [envs]})
     envs.step(actions(range(config.num_envs), 0))
     assert envs.episode_lengths.tolist() == [1] * config.num_envs
@@ -49,7 +49,7 @@ def test_a_copy_is_refused_and_the_original_goes_on(make: Make, config: Configur
 def test_so_it_is_with_several_agents(way: str, env: Any) -> None:
     with mv.make_vec(env, 2, "process", workers=1) as envs:
         envs.reset(seed=7)
-        with pytest.raises(mv.InvalidRequest, match=REFUSED):
+        with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
             WAYS[way](envs)
         envs.reset(seed=7)
 
@@ -60,7 +60,7 @@ def test_so_it_is_with_drop_ins(way: str, kind: Any) -> None:
     envs = kind([partial(Walk, length=3)] * 2)
     try:
         envs.reset()
-        with pytest.raises(mv.InvalidRequest, match=REFUSED):
+        with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
             WAYS[way](envs)
         envs.step(actions(range(2), 0))
     finally:
@@ -69,7 +69,7 @@ def test_so_it_is_with_drop_ins(way: str, kind: Any) -> None:
 
 def test_a_factory_that_holds_one_is_refused_with_the_reason() -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
-        with pytest.raises(mv.PreflightError, match="a vector env cannot be copied or pickled"):
+        with pytest.raises(mv.errors.PreflightError, match="a vector env cannot be copied or pickled"):
             mv.make_vec(lambda: Walk(length=envs.num_envs), 2, "process", workers=1)
         envs.reset(seed=7)
 

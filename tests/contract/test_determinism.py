@@ -18,17 +18,25 @@ WAYS: list[dict[str, Any]] = [
     *({"executor": "thread", "workers": w} for w in range(1, NUM_ENVS + 1)),
     *({"executor": "process", "workers": w} for w in range(1, NUM_ENVS + 1)),
     *({"executor": "hybrid", "workers": w} for w in range(1, NUM_ENVS)),
-    {"executor": "process", "workers": 2, "start_method": "fork"},
-    {"executor": "process", "workers": 2, "start_method": "spawn"},
-    {"executor": "process", "workers": 2, "waiting": "park"},
-    {"executor": "hybrid", "workers": 1, "waiting": "spin"},
-    {"executor": "thread", "workers": 2, "waiting": "spin"},
+    {"executor": "process", "workers": mv.WorkerOptions(count=2, start_method="fork")},
+    {"executor": "process", "workers": mv.WorkerOptions(count=2, start_method="spawn")},
+    {"executor": "process", "workers": mv.WorkerOptions(count=2, waiting="park")},
+    {"executor": "hybrid", "workers": mv.WorkerOptions(count=1, waiting="spin")},
+    {"executor": "thread", "workers": mv.WorkerOptions(count=2, waiting="spin")},
 ]
 SERIAL: dict[str, Any] = {"executor": "serial"}
 
 
+def count_of(way: dict[str, Any]) -> int:
+    """Number of workers."""
+    workers = way.get("workers", 0)
+    return workers.count if isinstance(workers, mv.WorkerOptions) else workers
+
+
 def name_of(way: dict[str, Any]) -> str:
-    return "-".join(str(v) for v in way.values())
+    workers = way["workers"]
+    how = (workers.start_method, workers.waiting) if isinstance(workers, mv.WorkerOptions) else ()
+    return "-".join(map(str, (way["executor"], count_of(way), *how)))
 
 
 def whole_run(way: dict[str, Any], **options: Any) -> list[Any]:
@@ -55,11 +63,11 @@ def expected() -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
 def test_every_executor_and_worker_count_gives_the_same_bits(way: dict[str, Any], expected: Any) -> None:
-    mode = "same_step" if way.get("workers", 0) % 2 else "next_step"
+    mode = "same_step" if count_of(way) % 2 else "next_step"
     assert_same(whole_run(way, autoreset=mode), expected[mode])
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.get("workers") == 2], ids=name_of)
+@pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 2], ids=name_of)
 def test_derived_seeds_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
     plan = mv.DerivedSeeds(5)
     assert_same(
@@ -68,7 +76,7 @@ def test_derived_seeds_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -
     )
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.get("workers") == 3], ids=name_of)
+@pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 3], ids=name_of)
 def test_infos_and_objects_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
     def run(how: dict[str, Any]) -> list[Any]:
         factories = [lambda i=i: RichInfos(index=i) for i in range(NUM_ENVS)]
@@ -101,7 +109,7 @@ def test_first_come_first_served_gives_the_same_bits_as_lock_step() -> None:
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("way", [w for w in WAYS if w.get("workers") == 2], ids=name_of)
+@pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 2], ids=name_of)
 def test_a_step_that_a_reset_discards_leaves_the_same_state_everywhere(way: dict[str, Any]) -> None:
     """Otherwise the random generators, which an unseeded reset leaves alone, go on from another place."""
 
@@ -115,7 +123,7 @@ def test_a_step_that_a_reset_discards_leaves_the_same_state_everywhere(way: dict
 
 
 def test_the_same_plan_runs_the_same_way_again() -> None:
-    with mv.make_vec(Walk, 4, "hybrid", workers=2, start_method="fork", waiting="park") as envs:
+    with mv.make_vec(Walk, 4, "hybrid", workers=mv.WorkerOptions(count=2, start_method="fork", waiting="park")) as envs:
         plan = envs.plan
     with mv.make_vec(Walk, 4, plan=plan) as again:
         assert again.plan == plan

@@ -43,7 +43,7 @@ def test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised(
     envs = make(Fault, env_kwargs=faulty(config, {2: {"what": what, "at": 2}}))
     envs.reset(seed=0)
     step_once(envs)
-    with pytest.raises(mv.EnvFailed) as caught:
+    with pytest.raises(mv.errors.EnvFailed) as caught:
         step_once(envs)
     error = caught.value
     assert error.env_ids == (2,)
@@ -59,7 +59,7 @@ def test_every_failure_of_a_batch_is_listed(make: Make, config: Configuration) -
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=faulty(config, {i: {"what": "raise"} for i in (0, 1, last)}))
     envs.reset(seed=0)
-    with pytest.raises(mv.EnvFailed, match="2 more") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="2 more") as caught:
         step_once(envs)
     assert caught.value.env_ids == (0, 1, last)
     assert [f.env_id for f in caught.value.failures] == [0, 1, last]
@@ -70,9 +70,9 @@ def test_after_a_failed_step_a_reset_brings_everything_back(make: Make, config: 
     expected = lock_step(make(Walk), 4, seed=9)
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
-    with pytest.raises(mv.EnvFailed):
+    with pytest.raises(mv.errors.EnvFailed):
         step_once(envs)
-    with pytest.raises(mv.RequestPending, match="failed"):
+    with pytest.raises(mv.errors.RequestPending, match="failed"):
         step_once(envs)
     assert_same(lock_step(envs, 4, seed=9), expected)
 
@@ -82,7 +82,7 @@ def test_the_failed_env_alone_can_be_reset(make: Make, config: Configuration) ->
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise", "at": 2}}))
     envs.reset(seed=0)
     step_once(envs)
-    with pytest.raises(mv.EnvFailed):
+    with pytest.raises(mv.errors.EnvFailed):
         step_once(envs)
     envs.reset(env_ids=[1])
     step_once(envs)
@@ -93,10 +93,10 @@ def test_the_failed_env_alone_can_be_reset(make: Make, config: Configuration) ->
 def test_resetting_another_env_does_not_make_up_for_a_failed_one(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
-    with pytest.raises(mv.EnvFailed):
+    with pytest.raises(mv.errors.EnvFailed):
         step_once(envs)
     envs.reset(env_ids=[0])
-    with pytest.raises(mv.RequestPending, match=r"\[1\]"):
+    with pytest.raises(mv.errors.RequestPending, match=r"\[1\]"):
         step_once(envs)
 
 
@@ -105,7 +105,7 @@ def test_a_failure_among_received_envs_is_raised_once_and_a_reset_helps(make: Ma
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
     envs.send(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed) as caught:
+    with pytest.raises(mv.errors.EnvFailed) as caught:
         envs.receive()
     assert caught.value.env_ids == (1,)
     assert_same(lock_step(envs, 3, seed=9), expected)
@@ -116,7 +116,7 @@ def test_a_failure_among_received_envs_is_raised_once_and_a_reset_helps(make: Ma
 def test_an_exception_elsewhere_is_reported_the_same_way(make: Make, config: Configuration, phase: str) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {2: {"what": "raise_two_arguments", "phase": phase, "at": 1}}))
     call = {"reset": envs.reset, "method": lambda: envs.call("method"), "render": envs.render}[phase]
-    with pytest.raises(mv.EnvFailed, match="code 7 because asked to fail") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="code 7 because asked to fail") as caught:
         call()
     assert caught.value.env_ids == (2,)
     assert "fault_envs.py" in str(caught.value)
@@ -128,7 +128,7 @@ def test_an_exception_elsewhere_is_reported_the_same_way(make: Make, config: Con
 def test_every_env_that_fails_in_reset_is_listed(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=faulty(config, {i: {"what": "raise", "phase": "reset"} for i in (0, last)}))
-    with pytest.raises(mv.EnvFailed) as caught:
+    with pytest.raises(mv.errors.EnvFailed) as caught:
         envs.reset(seed=0)
     assert caught.value.env_ids == (0, last)
     envs.reset(seed=0)
@@ -137,7 +137,7 @@ def test_every_env_that_fails_in_reset_is_listed(make: Make, config: Configurati
 
 def test_an_attribute_that_is_not_there_is_reported_with_its_name(make: Make) -> None:
     envs = make(Walk)
-    with pytest.raises(mv.EnvFailed, match="no_such_thing"):
+    with pytest.raises(mv.errors.EnvFailed, match="no_such_thing"):
         envs.get_attr("no_such_thing")
 
 
@@ -147,7 +147,7 @@ def test_an_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_bui
     config: Configuration, what: str, failing: int
 ) -> None:
     kwargs = faulty(config, {failing: {"what": what, "phase": "constructor"}})
-    with pytest.raises(mv.EnvFailed, match="could not be built") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="could not be built") as caught:
         config.make(Fault, env_kwargs=kwargs)
     assert config.executor == "ray" or worker_processes() == []  # while the traceback keeps what was begun alive
     assert RAISES[what] in str(caught.value)
@@ -178,7 +178,7 @@ def test_a_module_that_is_nowhere_is_named_without_a_hint(config: Configuration)
 
         return no_such_package_anywhere
 
-    with pytest.raises(mv.EnvFailed, match="no_such_package_anywhere") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="no_such_package_anywhere") as caught:
         config.make(factory)
     assert not caught.value.hint
 
@@ -196,7 +196,7 @@ def test_system_exit_in_an_env_is_an_error_not_the_end_of_the_program(make: Make
     envs = make(Fault, env_kwargs=faulty(config, {last: {"what": "system_exit"}}))
     envs.reset(seed=0)
     envs.send(actions(range(config.num_envs), 0))
-    with pytest.raises((mv.EnvFailed, mv.WorkerDied)):
+    with pytest.raises((mv.errors.EnvFailed, mv.errors.WorkerDied)):
         envs.receive(timeout_s=20)
 
 
@@ -248,17 +248,17 @@ def test_closing_reports_an_env_that_cannot_be_closed_and_closes_all_the_same(co
     envs.reset(seed=0)
     try:
         envs.close()
-    except mv.EnvFailed as error:
+    except mv.errors.EnvFailed as error:
         assert error.env_ids == (0,)
     envs.close()
     assert envs.closed
-    with pytest.raises(mv.ClosedError):
+    with pytest.raises(mv.errors.ClosedError):
         envs.reset()
 
 
 def test_stepping_before_the_first_reset_is_the_envs_to_refuse(make: Make) -> None:
     envs = make("CartPole-v1")
-    with pytest.raises(mv.EnvFailed, match="ResetNeeded"):
+    with pytest.raises(mv.errors.EnvFailed, match="ResetNeeded"):
         envs.step(np.zeros(envs.num_envs, np.int64))
 
 
@@ -276,7 +276,9 @@ def test_infos_that_do_not_fit_each_other_name_their_env_and_cost_one_step(make:
     envs.reset(seed=0)
     actions = np.zeros(config.num_envs, np.int64)
     envs.step(actions)
-    with pytest.raises(mv.EnvFailed, match=r"has an info that does not fit the others'.*infos\['odd'\]") as caught:
+    with pytest.raises(
+        mv.errors.EnvFailed, match=r"has an info that does not fit the others'.*infos\['odd'\]"
+    ) as caught:
         envs.step(actions)
     failed = list(caught.value.env_ids)
     envs.reset(env_ids=failed, seed=0)

@@ -191,7 +191,7 @@ def test_everything_after_close_says_that_it_is_closed(make: Make) -> None:
         lambda: envs.set_attr("bonus", 1.0),
     ]
     for call in calls:
-        with pytest.raises(mv.ClosedError):
+        with pytest.raises(mv.errors.ClosedError):
             call()
 
 

@@ -26,7 +26,7 @@ PARKED = mv.Plan("process", 2, "forkserver", "park", "of last week")
 def refused(said: str, **options: Any) -> None:
     """Nothing is started for what is refused."""
     fork_server.stop_fork_server()
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(Walk, **{"num_envs": 4, "executor": "process", **options})
     assert psutil.Process().children() == []
 
@@ -65,15 +65,39 @@ def test_numpys_whole_numbers_do_and_are_kept_as_plain_ones(executor: Any, monke
         ({"executor": ["process"]}, "^executor="),
         ({"autoreset": []}, "^autoreset="),
         ({"autoreset": "nextstep"}, "^autoreset='nextstep': one of next_step"),
-        ({"reply_timeout_s": "60"}, "^reply_timeout_s='60'"),
-        ({"reset_timeout_s": 0}, "^reset_timeout_s=0"),
-        ({"reply_timeout_s": float("nan")}, "^reply_timeout_s=nan"),
-        ({"close_timeout_s": None}, "^close_timeout_s=None"),
     ],
     ids=str,
 )
 def test_an_argument_of_the_wrong_kind_is_named(options: dict[str, Any], said: str) -> None:
     refused(said, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "message"),
+    [
+        (mv.Timeouts, {"reply_s": "60"}, "^reply_s='60': a timeout is a number of seconds above 0, or None"),
+        (mv.Timeouts, {"reset_s": 0}, "^reset_s=0"),
+        (mv.Timeouts, {"reset_s": "auto"}, "^reset_s='auto'"),
+        (mv.Timeouts, {"reply_s": float("nan")}, "^reply_s=nan"),
+        (mv.Timeouts, {"close_s": None}, "^close_s=None"),
+        (mv.WorkerOptions, {"count": 0}, "^workers=0: at least 1"),
+        (mv.WorkerOptions, {"start_method": "teleport"}, "^start_method='teleport': one of forkserver"),
+        (mv.WorkerOptions, {"waiting": []}, "^waiting="),
+        (mv.FailureOptions, {"on_failure": "panic"}, "^on_failure='panic': one of raise, restart"),
+        (mv.FailureOptions, {"restarts_per_minute": 0}, "^restarts_per_minute=0"),
+        (mv.FailureOptions, {"worker_memory_limit": "2GiB"}, "^worker_memory_limit=2GiB replaces workers"),
+        (mv.FailureOptions, {"on_failure": "restart", "worker_memory_limit": "much"}, "^worker_memory_limit='much'"),
+        (mv.AgentOptions, {"groups": ["a"]}, r"^groups=\['a'\]: expected a dict"),
+        (mv.RayOptions, {"gpus_per_worker": -1}, "^gpus_per_worker=-1"),
+        (mv.RayOptions, {"address": ""}, "^ray_address=''"),
+    ],
+    ids=str,
+)
+def test_options_with_invalid_values_are_refused_on_construction(
+    options: Any, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
+        options(**values)
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", AutoresetMode.SAME_STEP, "SameStep"])
@@ -112,8 +136,8 @@ def test_a_plan_that_is_none_is_refused(plan: Any, said: str) -> None:
 
 
 def test_a_plan_already_says_how_to_wait() -> None:
-    refused("waiting", executor="auto", plan=PARKED, waiting="spin")
-    with mv.make_vec(Walk, 2, plan=PARKED, waiting="auto") as envs:
+    refused("waiting", executor="auto", plan=PARKED, workers=mv.WorkerOptions(waiting="spin"))
+    with mv.make_vec(Walk, 2, plan=PARKED, workers=mv.WorkerOptions(waiting="auto")) as envs:
         assert envs.plan == PARKED
 
 
@@ -145,7 +169,7 @@ def test_a_window_means_serial_whatever_the_plan_says(caplog: pytest.LogCaptureF
     ],
 )
 def test_the_plan_says_how_to_wait(executor: Any, waiting: Any, planned: str) -> None:
-    with mv.make_vec(Walk, 2, executor, workers=1, waiting=waiting) as envs:
+    with mv.make_vec(Walk, 2, executor, workers=mv.WorkerOptions(count=1, waiting=waiting)) as envs:
         assert envs.plan.waiting == planned
         envs.reset(seed=0)
         envs.step(np.zeros(2, np.int64))
@@ -155,7 +179,7 @@ def test_the_plan_says_how_to_wait(executor: Any, waiting: Any, planned: str) ->
 
 def test_why_the_probe_was_refused_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
-        raise mv.PreflightError("too few open files\nand more about that")
+        raise mv.errors.PreflightError("too few open files\nand more about that")
 
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
     monkeypatch.setattr(choose, "probe_env", refuse)
@@ -170,17 +194,17 @@ def test_why_the_probe_was_refused_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
         ("serial", {"workers": 2}, ["executor='serial' starts no workers: workers=2 has no effect"]),
         (
             "serial",
-            {"start_method": "fork"},
+            {"workers": mv.WorkerOptions(start_method="fork")},
             ["executor='serial' starts no workers: start_method='fork' has no effect"],
         ),
         (
             "serial",
-            {"workers": 2, "start_method": "fork"},
+            {"workers": mv.WorkerOptions(count=2, start_method="fork")},
             ["executor='serial' starts no workers: workers=2 and start_method='fork' have no effect"],
         ),
         (
             "thread",
-            {"workers": 2, "start_method": "fork"},
+            {"workers": mv.WorkerOptions(count=2, start_method="fork")},
             ["executor='thread' starts no processes: start_method='fork' has no effect"],
         ),
         ("thread", {"workers": 2}, []),
@@ -227,7 +251,7 @@ def test_what_has_no_effect_is_said_once(
 def test_what_a_reset_cannot_be_asked_for_is_named(arguments: dict[str, Any], said: str) -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.InvalidRequest, match=said):
+        with pytest.raises(mv.errors.InvalidRequest, match=said):
             envs.reset(**arguments)
         assert envs.get_attr("resets") == (1, 1)
 
@@ -284,7 +308,7 @@ gym.register("Wrapped-v0", entry_point="__main__:Mine", additional_wrappers=(wra
 
 for executor, method in (("process", "forkserver"), ("process", "fork"), ("process", "spawn"), ("serial", None)):
     for env, expected, over in (("Mine-v0", 2.0, False), ("Wrapped-v0", 11.0, True), (gym.spec("Mine-v0"), 2.0, False)):
-        with mv.make_vec(env, 2, executor, start_method=method) as envs:
+        with mv.make_vec(env, 2, executor, workers=mv.WorkerOptions(start_method=method)) as envs:
             envs.reset(seed=0)
             _, rewards, _, truncated, _ = envs.step(np.zeros(2, np.int64))
         assert rewards.tolist() == [expected] * 2 and truncated.tolist() == [over] * 2, (executor, method, env)
@@ -294,7 +318,7 @@ assert gym.spec("Wrapped-v0").additional_wrappers == (wrapper, limit)
 gym.register("Gone-v0", entry_point="__main__:Gone")
 try:
     mv.make_vec("Gone-v0", 2, "process")
-except mv.InvalidRequest as error:
+except mv.errors.InvalidRequest as error:
     print(error)
 """
 
@@ -320,7 +344,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("elsewhere")
 def test_making_envs_does_not_change_where_modules_are_looked_for() -> None:
     before = list(sys.path)
-    with pytest.raises(mv.InvalidRequest, match="a_module_beside_me"):
+    with pytest.raises(mv.errors.InvalidRequest, match="a_module_beside_me"):
         mv.make_vec("a_module_beside_me:make", 1, "serial")
     mv.make_vec("tests.envs:Walk", 1, "serial").close()
     assert sys.path == before

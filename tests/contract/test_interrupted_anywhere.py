@@ -119,9 +119,11 @@ def check_and_go_on(envs: mv.VectorEnv, batch: Any, before: tuple[int, ...]) -> 
         assert received.env_ids.tolist() == list(range(NUM_ENVS))
         assert received.observations[:, 0].tolist() == [total + 1 for total in before]
         assert received.infos["total"].tolist() == [total + 1 for total in before]
-    except mv.NothingPending:
+    except mv.errors.NothingPending:
         pass
-    except mv.RequestPending:  # a call, or the caller's own envs, cut in the middle: that is said, and a reset helps
+    except (
+        mv.errors.RequestPending
+    ):  # a call, or the caller's own envs, cut in the middle: that is said, and a reset helps
         cut_in_two = True
         envs.reset()
     after = totals(envs)

@@ -60,7 +60,7 @@ def test_an_interrupted_step_can_still_be_received(make: Make, config: Configura
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))
     envs.reset(seed=7)
     interrupted_at(gate, lambda: envs.step(actions(range(n), 0)))
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(actions(range(n), 1))
     gate.open()
     batch = envs.receive()
@@ -91,11 +91,11 @@ def test_the_answer_to_an_interrupted_call_goes_to_nobody(
     envs = make(Gated, env_kwargs=gated(config, gate, phase, at=1 if phase == "method" else 2))
     envs.reset(seed=7)
     interrupted_at(gate, {"method": lambda: envs.call("method"), "reset": lambda: envs.reset(seed=9)}[phase])
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(actions(range(n), 0))
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.send(actions(range(n), 0))
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.call("add", 5)
     gate.open()
     assert_same(lock_step(envs, 3, seed=20), expected)
@@ -109,7 +109,7 @@ def test_a_large_answer_that_nobody_waits_for_any_more_holds_nobody_up(
     make: Make, config: Configuration, gate: Gate
 ) -> None:
     expected = lock_step(make(Walk), 3, seed=20)
-    envs = make(Gated, env_kwargs=gated(config, gate, "method"), reset_timeout_s=10.0)
+    envs = make(Gated, env_kwargs=gated(config, gate, "method"), timeouts=mv.Timeouts(reset_s=10.0))
     envs.reset(seed=7)
     interrupted_at(gate, lambda: envs.call("large"))
     gate.open()
@@ -137,6 +137,6 @@ def test_the_callers_own_envs_interrupted_half_way_must_be_reset(make: Make, con
     with pytest.raises(KeyboardInterrupt):
         envs.step(actions(range(n), 0))
     for call in (lambda: envs.step(actions(range(n), 0)), envs.receive):
-        with pytest.raises(mv.RequestPending):
+        with pytest.raises(mv.errors.RequestPending):
             call()
     assert_same(lock_step(envs, 3, seed=20), expected)

@@ -132,9 +132,9 @@ def test_an_exception_that_holds_an_open_vector_env_leaves_nothing_once_it_is_go
 def test_a_start_that_fails_leaves_nothing(config: Configuration) -> None:
     last = config.num_envs - 1
     faults = [{"what": "raise", "phase": "constructor"} if i == last else {} for i in range(config.num_envs)]
-    with pytest.raises(mv.EnvFailed):
+    with pytest.raises(mv.errors.EnvFailed):
         config.make(Fault, env_kwargs=faults)
-    with pytest.raises(mv.SpacesDiffer):
+    with pytest.raises(mv.errors.SpacesDiffer):
         config.make([lambda d=d: Walk(dtype=d) for d in [np.float64] * last + [np.float32]])
 
 
@@ -145,7 +145,7 @@ def test_a_dead_worker_leaves_nothing(config: Configuration) -> None:
         pytest.skip("no worker process")
     envs = config.make(Fault, env_kwargs=[{}] * (config.num_envs - 1) + [{"what": "kill"}])
     envs.reset(seed=0)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.step(np.zeros(config.num_envs, np.int64))
     envs.close()
 
@@ -177,7 +177,8 @@ from tests.envs import AnySpace, Walk
 
 opened = []
 for how in [("serial", {}), ("thread", {"workers": 2}), ("hybrid", {"workers": 1}),
-            *(("process", {"workers": 2, "start_method": m}) for m in ("forkserver", "fork", "spawn"))]:
+            *(("process", {"workers": mv.WorkerOptions(count=2, start_method=m)})
+              for m in ("forkserver", "fork", "spawn"))]:
     envs = mv.make_vec(Walk, 4, how[0], **how[1])
     envs.reset(seed=0)
     envs.step(np.zeros(4, np.int64))

@@ -52,7 +52,8 @@ class Halved(gym.RewardWrapper):
 
 def check(name, source, expected, **options):
     for method in ("forkserver", "fork", "spawn"):
-        with mv.make_vec(source, 2, "process", workers=2, start_method=method, **options) as envs:
+        workers = mv.WorkerOptions(count=2, start_method=method)
+        with mv.make_vec(source, 2, "process", workers=workers, **options) as envs:
             envs.reset(seed=0)
             rewards = envs.step(np.zeros(2, np.int64))[1]
         assert rewards.tolist() == [expected, expected], (name, method, rewards)
@@ -127,7 +128,7 @@ UNTOUCHED = """
 before = dict(vars(Mine))
 for source in (Mine, "mine/Mine-v0"):
     for method in ("forkserver", "spawn"):
-        with mv.make_vec(source, 2, "process", workers=1, start_method=method) as envs:
+        with mv.make_vec(source, 2, "process", workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
             envs.get_attr("unwrapped")
         changed = [name for name in before if vars(Mine).get(name) is not before[name]]
         print(source if isinstance(source, str) else "class", method, changed)
@@ -151,10 +152,12 @@ failures = []
 
 def work(method):
     try:
-        with mv.make_vec(my_helper.Helped, 2, "process", workers=2, start_method=method) as envs:
+        workers = mv.WorkerOptions(count=2, start_method=method)
+        with mv.make_vec(my_helper.Helped, 2, "process", workers=workers) as envs:
             envs.reset(seed=0)
             print(method, envs.step(np.zeros(2, np.int64))[1].tolist(), flush=True)
-        with mv.make_vec("my_helper:build", 2, "process", workers=1, start_method=method) as envs:
+        workers = mv.WorkerOptions(count=1, start_method=method)
+        with mv.make_vec("my_helper:build", 2, "process", workers=workers) as envs:
             print(method, envs.get_attr("where")[0], flush=True)
     except BaseException as error:
         failures.append(error)
@@ -240,7 +243,7 @@ class Looks(Walk):
         return "torch" in sys.modules
 
 for method in ("forkserver", "spawn"):
-    with mv.make_vec(Looks, 1, "process", workers=1, start_method=method) as envs:
+    with mv.make_vec(Looks, 1, "process", workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
         print(envs.call("torch_is_loaded"))
 """
     assert lines_of([sys.executable, "-c", text], ROOT) == ["(False,)", "(False,)"]

@@ -26,7 +26,7 @@ from tests.fault_envs import Fault
 def work():
     method, doing = sys.argv[1:3]
     kwargs = [{}, {"what": "hold_the_gil"} if doing == "gil" else {}]
-    envs = mv.make_vec(Fault, 2, "process", workers=2, start_method=method, env_kwargs=kwargs)
+    envs = mv.make_vec(Fault, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method), env_kwargs=kwargs)
     envs.reset(seed=0)
     if doing == "gil":
         envs.send(np.zeros(2, np.int64))

@@ -79,7 +79,8 @@ import multiverse as mv
 
 ids = ["Class-v0", "Function-v0", "mine/Name-v0", "Wrapped-v0", "package/Env-v0", "Imported-v0"]
 for method in ("forkserver", "fork", "spawn"):
-    with mv.make_vec([of(i) for i in ids], None, "process", workers=2, start_method=method) as envs:
+    workers = mv.WorkerOptions(count=2, start_method=method)
+    with mv.make_vec([of(i) for i in ids], None, "process", workers=workers) as envs:
         print(method, rewards(envs, ids), flush=True)
 gym.register("Late-v0", entry_point=Mine, kwargs={"reward": 7})
 gym.registry["Class-v0"].kwargs["reward"] = 8
@@ -165,7 +166,7 @@ with mv.make_vec(of("Class-v0"), 2, "process") as envs:
 for env_id in ("Locked-v0", "own/Broken-v0", "Nowhere-v0"):
     try:
         mv.make_vec(of(env_id), 2, "process")
-    except mv.EnvFailed as error:
+    except mv.errors.EnvFailed as error:
         print(str(error).splitlines()[0])
 """
 

@@ -93,7 +93,7 @@ def test_a_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
         return mv.ResetRequest()
 
     envs = make(Walk, reset_plan=plan)
-    with pytest.raises(mv.EnvFailed, match="no such level") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="no such level") as caught:
         envs.reset()
     assert caught.value.env_ids == (2,)
 
@@ -147,23 +147,23 @@ def test_tasks_are_drawn_at_every_reset(make: Make, config: Configuration, goals
 def test_a_task_that_is_not_in_the_list_is_refused(make: Make, config: Configuration, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals)
     for wrong, told in ((5, "tasks 0 to 4"), (-1, "tasks 0 to 4"), (2.5, "task=2.5")):
-        with pytest.raises(mv.InvalidRequest, match=told):
+        with pytest.raises(mv.errors.InvalidRequest, match=told):
             envs.reset(tasks=[wrong] * config.num_envs)
     envs.reset(tasks=[1] * config.num_envs)
 
 
 def test_a_plan_that_names_no_known_task_is_reported_with_its_env(make: Make, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals, reset_plan=lambda env_id, episode: mv.ResetRequest(task=7))
-    with pytest.raises(mv.EnvFailed, match="tasks 0 to 4"):
+    with pytest.raises(mv.errors.EnvFailed, match="tasks 0 to 4"):
         envs.reset()
 
 
 @pytest.mark.parametrize("tasks", ["abc", {"a": 1}, 3, []])
 def test_what_is_no_list_of_tasks_is_refused(tasks: object) -> None:
-    with pytest.raises(mv.InvalidRequest, match="tasks"):
+    with pytest.raises(mv.errors.InvalidRequest, match="tasks"):
         mv.make_vec(HookTask, 2, "serial", tasks=tasks)  # type: ignore[arg-type]
 
 
 def test_drawing_from_no_tasks_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="empty"):
+    with pytest.raises(mv.errors.InvalidRequest, match="empty"):
         mv.DrawnTasks(1, [])

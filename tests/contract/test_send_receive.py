@@ -55,7 +55,7 @@ def test_every_env_sent_comes_back_exactly_once(make: Make, config: Configuratio
         while len(seen) < n:
             seen += envs.receive(min_envs=1).env_ids.tolist()
         assert sorted(seen) == list(range(n))
-        with pytest.raises(mv.NothingPending):
+        with pytest.raises(mv.errors.NothingPending):
             envs.receive()
     assert envs.get_attr("steps") == (3,) * n
 
@@ -117,7 +117,7 @@ def test_a_busy_worker_is_not_sent_more(make: Make, config: Configuration, gate:
     last = config.last_range
     envs.send(actions(last, 0), last)
     gate.wait_for_arrival()
-    with pytest.raises(mv.RequestPending, match=str(last[-1])):
+    with pytest.raises(mv.errors.RequestPending, match=str(last[-1])):
         envs.send(actions(last, 0), last)
     others = list(range(last.start))
     envs.send(actions(others, 0), others)
@@ -129,10 +129,10 @@ def test_a_busy_worker_is_not_sent_more(make: Make, config: Configuration, gate:
 
 def test_receive_with_nothing_sent_says_so(make: Make) -> None:
     envs = make(Walk)
-    with pytest.raises(mv.NothingPending):
+    with pytest.raises(mv.errors.NothingPending):
         envs.receive()
     envs.reset(seed=1)
-    with pytest.raises(mv.NothingPending):
+    with pytest.raises(mv.errors.NothingPending):
         envs.receive(timeout_s=0)
 
 
@@ -140,7 +140,7 @@ def test_receive_of_no_env_is_refused(make: Make, config: Configuration) -> None
     envs = make(Walk)
     envs.reset(seed=1)
     envs.send(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.InvalidRequest, match="min_envs"):
+    with pytest.raises(mv.errors.InvalidRequest, match="min_envs"):
         envs.receive(min_envs=0)
     assert len(envs.receive().env_ids) == config.num_envs
 
@@ -156,7 +156,7 @@ def test_after_a_timeout_the_request_stays_pending_and_its_reply_is_the_right_on
     envs.send(actions(range(n), 0))
     gate.wait_for_arrival()
     for _ in range(2):
-        with pytest.raises(mv.ReceiveTimeout, match=str(n - 1)):
+        with pytest.raises(mv.errors.ReceiveTimeout, match=str(n - 1)):
             envs.receive(timeout_s=0.01)
     with pytest.raises(TimeoutError):
         envs.receive(timeout_s=0)
@@ -184,7 +184,7 @@ def test_nothing_else_may_follow_while_a_step_is_under_way(make: Make, config: C
         lambda: envs.set_attr("bonus", 1.0),
     ]
     for call in refused:
-        with pytest.raises(mv.RequestPending):
+        with pytest.raises(mv.errors.RequestPending):
             call()
     gate.open()
     assert len(envs.receive().env_ids) == n
@@ -196,7 +196,7 @@ def test_step_is_refused_until_everything_is_received(make: Make, config: Config
     envs, n = make(Walk), config.num_envs
     envs.reset(seed=1)
     envs.send(actions([1], 0), [1])
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(actions(range(n), 0))
     envs.receive()
     envs.step(actions(range(n), 1))
@@ -226,7 +226,7 @@ def test_a_whole_reset_discards_what_is_under_way(make: Make, config: Configurat
     gate.wait_for_arrival()
     gate.open()
     assert_same(lock_step(envs, 4, seed=20), expected)
-    with pytest.raises(mv.NothingPending):
+    with pytest.raises(mv.errors.NothingPending):
         envs.receive()
 
 

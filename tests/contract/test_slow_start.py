@@ -15,8 +15,8 @@ from tests.fault_envs import Gate, Gated
 def test_a_constructor_that_hangs_is_an_error_that_shows_where(make: Make, config: Configuration, gate: Gate) -> None:
     last = config.num_envs - 1
     kwargs = [{"gate": str(gate), "phase": "constructor"} if i == last else {} for i in range(config.num_envs)]
-    with pytest.raises(mv.ReplyTimeout, match="has not answered for 4 s in start") as caught:
-        make(Gated, env_kwargs=kwargs, reset_timeout_s=4.0, close_timeout_s=0.2)
+    with pytest.raises(mv.errors.ReplyTimeout, match="has not answered for 4 s in start") as caught:
+        make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reset_s=4.0, close_s=0.2))
     assert "wait_at" in caught.value.stack
     assert last in caught.value.env_ids
     if config is THREAD:  # it cannot be killed; let it go

@@ -76,7 +76,7 @@ import numpy as np
 import multiverse as mv
 from tests.envs import Walk
 
-envs = mv.make_vec(Walk, 2, "process", workers=2, start_method={method!r})
+envs = mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method={method!r}))
 envs.reset(seed=0)
 for ending in ("close", "del", "exit"):
     child = os.fork()
@@ -105,10 +105,10 @@ def test_what_an_env_has_started_ends_with_its_worker(method: Any) -> None:
         def child_id(self) -> int:
             return self.child.pid
 
-    envs = mv.make_vec(StartsAProcess, 2, "process", workers=2, start_method=method)
+    envs = mv.make_vec(StartsAProcess, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method))
     children, workers = envs.call("child_id"), envs.call("process_id")
     os.kill(workers[0], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.reset(seed=0)
     envs.close()
     assert still_alive(children) == []

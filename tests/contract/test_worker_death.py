@@ -50,7 +50,7 @@ def test_a_death_names_the_worker_its_envs_and_what_ended_it(
     }
     for call in calls.values():
         call()
-    with pytest.raises(mv.WorkerDied) as caught:
+    with pytest.raises(mv.errors.WorkerDied) as caught:
         calls[phase]()
     error = caught.value
     assert error.worker == last_worker(config)
@@ -65,7 +65,7 @@ def test_after_a_death_everything_but_close_refuses(make: Make, config: Configur
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
     batch = actions(range(config.num_envs), 0)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.step(batch)
     calls = [
         lambda: envs.step(batch),
@@ -78,10 +78,10 @@ def test_after_a_death_everything_but_close_refuses(make: Make, config: Configur
         lambda: envs.set_attr("bonus", 1.0),
     ]
     for call in calls:
-        with pytest.raises(mv.WorkerDied, match="close"):
+        with pytest.raises(mv.errors.WorkerDied, match="close"):
             call()
     envs.close()
-    with pytest.raises(mv.ClosedError):
+    with pytest.raises(mv.errors.ClosedError):
         envs.reset()
 
 
@@ -92,7 +92,7 @@ def test_a_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, conf
     envs.reset(seed=0)
     os.kill(worker_pid(envs), signal.SIGKILL)
     batch = actions(range(config.num_envs), 0)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         {"step": lambda: envs.step(batch), "call": lambda: envs.call("add", 1), "reset": envs.reset}[call]()
 
 
@@ -101,7 +101,7 @@ def test_a_death_before_receive_is_told_to_receive(make: Make, config: Configura
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
     envs.send(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.WorkerDied) as caught:
+    with pytest.raises(mv.errors.WorkerDied) as caught:
         while True:
             envs.receive(min_envs=1)
     assert caught.value.env_ids == config.last_range
@@ -117,7 +117,7 @@ def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configurati
     envs.reset(seed=0)
     envs.action_space.seed(0)
     os.kill(worker_pid(envs), signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         for _ in range(3):
             envs.step(envs.action_space.sample())
 
@@ -125,7 +125,7 @@ def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configurati
 @pytest.mark.fault("A8")
 @pytest.mark.parametrize("what", sorted(DEATHS))
 def test_a_death_in_a_constructor_leaves_nothing_half_built(config: Configuration, what: str) -> None:
-    with pytest.raises(mv.WorkerDied, match=DEATHS[what]) as caught:
+    with pytest.raises(mv.errors.WorkerDied, match=DEATHS[what]) as caught:
         config.make(Fault, env_kwargs=dying(config, what=what, phase="constructor"))
     assert caught.value.worker == last_worker(config)
 
@@ -148,7 +148,7 @@ def test_a_worker_that_hangs_in_a_step_does_not_keep_close_from_ending(config: C
     envs.reset(seed=0)
     last = list(config.last_range)
     envs.send(actions(last, 0), last)
-    with pytest.raises(mv.ReceiveTimeout):
+    with pytest.raises(mv.errors.ReceiveTimeout):
         envs.receive(timeout_s=0.01)
     envs.close(timeout_s=0.2)
 

@@ -12,12 +12,12 @@ from multiverse.core.errors import InEnv, RemoteError, describe_ids, in_digits
 
 
 def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
-    public = [getattr(mv, name) for name in mv.__all__ if hasattr(all_errors, name)]
-    errors = [e for e in public if e is not mv.MultiverseError]
-    assert len(errors) >= 10
+    public = [getattr(mv.errors, name) for name in mv.errors.__all__]
+    errors = [e for e in public if issubclass(e, Exception) and e is not mv.MultiverseError]
+    assert len(errors) >= 20
     for error in errors:
         assert issubclass(error, mv.MultiverseError)
-        assert issubclass(error, ValueError | RuntimeError | TimeoutError | AssertionError)
+        assert issubclass(error, ValueError | RuntimeError | TimeoutError | AssertionError | OSError)
 
 
 def raised(error: BaseException) -> BaseException:
@@ -42,7 +42,7 @@ def test_the_env_whose_code_raised_goes_with_it() -> None:
 
 def test_the_message_says_who_what_and_where() -> None:
     failures = [RemoteError.of(raised(ValueError("bad")), i) for i in (2, 4)]
-    error = mv.EnvFailed("raised in step", 1, failures, hint="try this")
+    error = mv.errors.EnvFailed("raised in step", 1, failures, hint="try this")
     text = str(error)
     first = "env 2 raised in step: ValueError: bad (and 1 more: envs [4])"
     assert text.startswith(f"{first}\n  env 4: ValueError: bad\ntry this")
@@ -51,7 +51,7 @@ def test_the_message_says_who_what_and_where() -> None:
 
 
 def test_a_death_says_which_worker_and_envs() -> None:
-    error = mv.WorkerDied(3, range(24, 32), "was killed by SIGKILL during step", "try fewer envs")
+    error = mv.errors.WorkerDied(3, range(24, 32), "was killed by SIGKILL during step", "try fewer envs")
     assert str(error) == "worker 3 (envs 24-31) was killed by SIGKILL during step; try fewer envs"
     assert (error.worker, error.env_ids, error.hint) == (3, range(24, 32), "try fewer envs")
 

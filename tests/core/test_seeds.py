@@ -34,7 +34,7 @@ def test_each_env_gets_its_seed(seed: Any, ids: list[int], expected: list[int | 
 
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3, 4], []])
 def test_a_list_of_another_length_is_refused(seed: list[int]) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"{len(seed)} seeds for 2 envs"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"{len(seed)} seeds for 2 envs"):
         seeds_for(seed, [0, 1], 3)
 
 

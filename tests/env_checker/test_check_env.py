@@ -11,7 +11,7 @@ import gymnasium as gym
 import pytest
 
 import multiverse as mv
-from multiverse.env_checker import laboratory
+from multiverse.env_checker import CheckReport, laboratory
 from multiverse.env_checker.examine import CHECKS, examine
 from multiverse.env_checker.repeatability import ProcessState, global_generators
 from multiverse.executors import machine
@@ -24,7 +24,7 @@ LONG_ENOUGH_S = 4.0
 """For everything but a hang, also on a busy machine."""
 
 
-def seen(report: mv.CheckReport, code: str) -> str:
+def seen(report: CheckReport, code: str) -> str:
     (finding,) = [finding for finding in report.findings if finding.code == code]
     return finding.seen
 
@@ -39,7 +39,7 @@ def test_a_healthy_env_passes_every_check() -> None:
 
 
 def test_errors_are_raised_with_every_finding() -> None:
-    with pytest.raises(mv.EnvCheckFailed) as raised:
+    with pytest.raises(mv.errors.EnvCheckFailed) as raised:
         mv.check_env(broken.OddReward, env_kwargs={"odd": float("nan")}, seed=5, steps=100)
     message, report = str(raised.value), raised.value.report
     assert isinstance(raised.value, AssertionError) and isinstance(raised.value, mv.MultiverseError)
@@ -53,7 +53,7 @@ def test_warnings_are_logged_and_strict_raises_for_them(caplog: pytest.LogCaptur
         report = mv.check_env(broken.ReusesInfo, steps=50)
     assert [finding.code for finding in report.warnings] == ["info-reused"]
     assert "ReusesInfo: info-reused: the dict returned" in caplog.text
-    with pytest.raises(mv.EnvCheckFailed, match="info-reused"):
+    with pytest.raises(mv.errors.EnvCheckFailed, match="info-reused"):
         report.raise_for_errors(strict=True)
 
 
@@ -97,7 +97,7 @@ def test_an_instance_with_a_spec_is_built_anew() -> None:
 
 
 def test_an_instance_that_cannot_be_copied_is_refused_with_what_to_write() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"check_env\(lambda: HoldsLock\(...\)\)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"check_env\(lambda: HoldsLock\(...\)\)"):
         mv.check_env(broken.HoldsLock())
 
 
@@ -131,7 +131,7 @@ def test_wrappers_are_part_of_what_is_checked() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[Any, dict[str, Any]], said: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.check_env(arguments[0], **arguments[1])
 
 

@@ -282,9 +282,9 @@ def test_rollouts_one_by_one_learn_what_a_training_in_one_go_learns(tmp_path: Pa
 def test_what_goes_wrong_in_a_rollout_reaches_the_caller(tmp_path: Path) -> None:
     trainer = PPOTrainer(Broken, checkpoint_dir=tmp_path)
     for _ in range(2):
-        with pytest.raises(mv.EnvFailed, match="broken on purpose"):
+        with pytest.raises(mv.errors.EnvFailed, match="broken on purpose"):
             trainer.train_episode_vectorized()
-    with pytest.raises(mv.EnvFailed, match="broken on purpose"):
+    with pytest.raises(mv.errors.EnvFailed, match="broken on purpose"):
         trainer.close()
     trainer.close()
 

@@ -131,7 +131,7 @@ def test_the_config_has_the_documents_keys() -> None:
     ],
 )
 def test_a_mistake_in_the_config_is_named(section: str, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=re.escape(told)):
+    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(told)):
         Learner.from_config(CONFIG, **{section: change})
 
 
@@ -146,7 +146,7 @@ def test_a_file_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
             0,
             None,
         )
-        with pytest.raises(mv.InvalidRequest, match="no rollouts have been collected yet"):
+        with pytest.raises(mv.errors.InvalidRequest, match="no rollouts have been collected yet"):
             made.time_split()
 
 
@@ -175,7 +175,7 @@ def test_where_there_are_two_tasks_both_are_for_training_and_evaluating() -> Non
         assert sorted(float(task[0]) for task in made.train_tasks) == [-1.0, 1.0] and len(made.eval_tasks) == 0
         returns, success = made.evaluate()
         assert returns.shape == (2,) and success is None
-    with pytest.raises(mv.InvalidRequest, match=r"sample_tasks\(4\): there are two tasks"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"sample_tasks\(4\): there are two tasks"):
         learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=2)
 
 
@@ -316,7 +316,7 @@ def test_remotes_reset_to_a_task_and_step() -> None:
             expected = -np.linalg.norm(manager.train_tasks[worker_id] - np.array([0.1, 0.0]))
             assert np.isclose(reward, expected) and not terminated and not truncated
             assert np.allclose(observation, [0.1, 0, 0])
-        with pytest.raises(mv.InvalidRequest, match=r"'render': a remote knows 'reset' and 'step'"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"'render': a remote knows 'reset' and 'step'"):
             manager.remotes[0].send(("render", None))
     finally:
         manager.close()
@@ -420,18 +420,18 @@ def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
     try:
         manager.remotes[0].send(("step", np.zeros(2)))
-        with pytest.raises(mv.RequestPending, match="env 0 is still under way"):
+        with pytest.raises(mv.errors.RequestPending, match="env 0 is still under way"):
             manager.remotes[0].send(("step", np.zeros(2)))
         manager.remotes[1].send(("reset", {"task": [0.5, 0.5]}))
-        with pytest.raises(mv.RequestPending, match=r"env 1 is still under way: recv\(\) its reset"):
+        with pytest.raises(mv.errors.RequestPending, match=r"env 1 is still under way: recv\(\) its reset"):
             manager.remotes[1].send(("step", np.zeros(2)))
         assert len(manager.remotes[0].recv()) == 5 and len(manager.remotes[1].recv()) == 2
         manager.remotes[0].send(("step", np.zeros(2)))
-        with pytest.raises(mv.NothingPending, match="nothing was sent to env 1"):
+        with pytest.raises(mv.errors.NothingPending, match="nothing was sent to env 1"):
             manager.remotes[1].recv()
         assert len(manager.remotes[0].recv()) == 5
         for slip in ("step", ("reset", 3), ("reset", {"tsk": 3})):
-            with pytest.raises(mv.InvalidRequest, match="expected"):
+            with pytest.raises(mv.errors.InvalidRequest, match="expected"):
                 manager.remotes[1].send(slip)
     finally:
         manager.close()
@@ -471,7 +471,7 @@ soft, hard = 40, 100
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
     make_parallel_env("PointRobot-v0", 2, num_workers=16, seed=1)
-except mv.PreflightError as error:
+except mv.errors.PreflightError as error:
     print(error)
 make_parallel_env("PointRobot-v0", 2, num_workers=1, seed=1).close()
 print("raised by itself:", soft < resource.getrlimit(resource.RLIMIT_NOFILE)[0])

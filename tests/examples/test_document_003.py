@@ -131,9 +131,9 @@ class Leaving(ParallelEnv):  # type: ignore[misc]
 def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> None:
     with ParallelEnvironmentManager("tests.examples.test_document_003:Leaving", {"steps": 3}, 1) as manager:
         manager.reset_all(seed=0)
-        with pytest.raises(mv.InvalidActions, match="env 0: no action for b"):
+        with pytest.raises(mv.errors.InvalidActions, match="env 0: no action for b"):
             manager.step_all([{"a": 1}])
-        with pytest.raises(mv.InvalidActions, match="actions for 2 envs, and there are 1"):
+        with pytest.raises(mv.errors.InvalidActions, match="actions for 2 envs, and there are 1"):
             manager.step_all([{}, {}])
         outcome = manager.step_all([{"a": 1, "b": 2}])[0]
         assert outcome.rewards == {"a": 1.0, "b": 2.0}
@@ -145,18 +145,18 @@ def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> 
 
 def test_what_is_not_being_played_is_not_stepped() -> None:
     manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 2}, 1)
-    with pytest.raises(mv.InvalidRequest, match="reset_all"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset_all"):
         manager.step_all([{}])
     manager.reset_all(seed=0)
-    with pytest.raises(mv.InvalidActions, match="there is no box-9, only box-1, box-2"):
+    with pytest.raises(mv.errors.InvalidActions, match="there is no box-9, only box-1, box-2"):
         manager.step_all([{"box-1": 0, "box-2": 0, "box-9": 0}])
     manager.close_all()
-    with pytest.raises(mv.InvalidRequest, match="reset_all"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset_all"):
         manager.step_all([{}])
 
 
 def test_a_single_agent_is_no_team() -> None:
-    with pytest.raises(mv.InvalidRequest, match="CartPole-v1 is no team"):
+    with pytest.raises(mv.errors.InvalidRequest, match="CartPole-v1 is no team"):
         ParallelEnvironmentManager("CartPole-v1", None, 2)
 
 
@@ -236,7 +236,7 @@ def test_training_that_ends_before_its_first_evaluation_leaves_a_model_to_play_w
     assert f"Saved as it was after the last update: multiverse resume {best}\nInterrupted\n" in capsys.readouterr().out
     statistics, _ = parallel_env_example.run_single_episode((0, load_settings("tiny.yaml"), str(best), None, False))
     assert statistics["steps"] == 21
-    with pytest.raises(mv.InvalidRequest, match="no evaluation has found a best checkpoint yet; the latest"):
+    with pytest.raises(mv.errors.InvalidRequest, match="no evaluation has found a best checkpoint yet; the latest"):
         mv.load(best, which="best")
 
 

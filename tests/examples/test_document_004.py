@@ -27,7 +27,7 @@ class AlwaysRight:
 def test_the_documents_class_by_its_own_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = written(tmp_path)
     env = ParallelEnvironment(1, arguments["rom"], 20, game=arguments["game"])
-    with pytest.raises(mv.InvalidRequest, match=r"initialize\(\) first"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"initialize\(\) first"):
         env.step()
     env.initialize()
     env.reset_episode()

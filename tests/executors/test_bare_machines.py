@@ -38,10 +38,10 @@ def test_without_proc_nobody_knows_the_memory_and_envs_run(no_proc: None) -> Non
 
 @pytest.mark.fault("A4")
 def test_without_proc_a_hang_shows_its_stack_all_the_same(no_proc: None) -> None:
-    make = {"executor": "process", "workers": 1, "reply_timeout_s": 0.2, "close_timeout_s": 0.1}
-    with mv.make_vec(lambda: Sleepy(gym.make("CartPole-v1")), 1, **make) as envs:  # type: ignore[call-overload]
+    timeouts = mv.Timeouts(reply_s=0.2, close_s=0.1)
+    with mv.make_vec(lambda: Sleepy(gym.make("CartPole-v1")), 1, "process", workers=1, timeouts=timeouts) as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.ReplyTimeout, match="cannot be seen without /proc") as hung:
+        with pytest.raises(mv.errors.ReplyTimeout, match="cannot be seen without /proc") as hung:
             envs.step([0])
     assert "test_bare_machines.py" in hung.value.stack
 
@@ -54,7 +54,9 @@ def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: p
     monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setattr(subprocess, "Popen", no_dev)
     before = opened_before()
-    with pytest.raises(mv.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'") as refused:
+    with pytest.raises(
+        mv.errors.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'"
+    ) as refused:
         mv.make_vec("CartPole-v1", 2, "process", workers=1)
     assert "\n" not in str(refused.value)
     del refused
@@ -75,6 +77,8 @@ def test_a_thread_that_cannot_be_started_is_refused_and_the_others_end(
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(mv.PreflightError, match=r"worker \d cannot be started: can't start new thread.*ulimit -u"):
+    with pytest.raises(
+        mv.errors.PreflightError, match=r"worker \d cannot be started: can't start new thread.*ulimit -u"
+    ):
         mv.make_vec("CartPole-v1", 4, "thread", workers=4)
     assert not any(thread.is_alive() for thread in begun)

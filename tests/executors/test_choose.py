@@ -116,11 +116,13 @@ def test_a_plan_is_followed_without_a_probe(probe: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"executor": "serial"}, {"workers": 1}, {"start_method": "fork"}, {"num_envs": 2}], ids=str
+    "options",
+    [{"executor": "serial"}, {"workers": 1}, {"workers": mv.WorkerOptions(start_method="fork")}, {"num_envs": 2}],
+    ids=str,
 )
 def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: dict[str, Any]) -> None:
     plan = mv.Plan("hybrid", 2, "fork", "park", "measured last week")
-    with pytest.raises(mv.InvalidRequest, match="plan"):
+    with pytest.raises(mv.errors.InvalidRequest, match="plan"):
         mv.make_vec(Walk, **{"num_envs": 4, "plan": plan, **options})
 
 
@@ -176,9 +178,12 @@ def test_an_env_that_is_slow_to_build_is_shared_out(probe: Any) -> None:
 @pytest.mark.usefixtures("cores")
 def test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 0.3)
-    with pytest.raises(mv.ReplyTimeout, match="start"):
+    with pytest.raises(mv.errors.ReplyTimeout, match="start"):
         mv.make_vec(
-            Fault, 2, env_kwargs={"what": "sleep", "phase": "constructor"}, reset_timeout_s=0.5, close_timeout_s=0.1
+            Fault,
+            2,
+            env_kwargs={"what": "sleep", "phase": "constructor"},
+            timeouts=mv.Timeouts(reset_s=0.5, close_s=0.1),
         )
 
 
@@ -234,7 +239,7 @@ def test_nothing_is_tried_where_the_answer_is_known(probe: Any, tried: Any, answ
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize(
-    "error", [startup.TooSlow("not in time"), mv.EnvFailed("raised", 0, [RemoteError("A", "", "")])]
+    "error", [startup.TooSlow("not in time"), mv.errors.EnvFailed("raised", 0, [RemoteError("A", "", "")])]
 )
 def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: Any, error: Exception) -> None:
     probe(Probe(1e-3, False, 0.4))
@@ -247,7 +252,7 @@ def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: A
 @pytest.mark.usefixtures("cores")
 def test_what_kills_the_comparison_is_never_run_in_the_caller(probe: Any, tried: Any) -> None:
     probe(Probe(1e-3, False, 0.4))
-    tried(mv.WorkerDied(0, range(1), "was killed by SIGSEGV"))
+    tried(mv.errors.WorkerDied(0, range(1), "was killed by SIGSEGV"))
     plan = plan_of(8)
     assert plan.executor == "process" and "SIGSEGV" in plan.why
 
@@ -271,13 +276,13 @@ def test_a_comparison_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytes
 
 def test_an_env_that_raises_in_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "TRY_S", 0.02)
-    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+    with pytest.raises(mv.errors.EnvFailed, match="asked to fail"):
         choose.tried([Recipe(Fault, {"what": "raise", "at": 2}) for _ in range(2)], HYBRID)
 
 
 @pytest.mark.usefixtures("cores")
 def test_an_env_that_cannot_be_built_says_why_in_full() -> None:
-    with pytest.raises(mv.EnvFailed, match="asked to fail"):
+    with pytest.raises(mv.errors.EnvFailed, match="asked to fail"):
         mv.make_vec(Fault, 3, env_kwargs={"what": "raise", "phase": "constructor"})
 
 
@@ -297,7 +302,7 @@ def test_what_has_killed_the_probe_is_never_run_in_the_caller(what: str) -> None
     with mv.make_vec(Fault, 3, env_kwargs={"what": what, "at": 3}, workers=1) as envs:
         assert envs.plan.executor == "process" and "WorkerDied" in envs.plan.why
         envs.reset(seed=0)
-        with pytest.raises(mv.WorkerDied):
+        with pytest.raises(mv.errors.WorkerDied):
             for _ in range(3):
                 envs.step(np.zeros(3, np.int64))
 
@@ -305,7 +310,7 @@ def test_what_has_killed_the_probe_is_never_run_in_the_caller(what: str) -> None
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
 def test_what_kills_the_probe_while_it_is_built_is_an_error_with_its_cause() -> None:
-    with pytest.raises(mv.WorkerDied, match="exited with code 3"):
+    with pytest.raises(mv.errors.WorkerDied, match="exited with code 3"):
         mv.make_vec(Fault, 3, env_kwargs={"what": "exit", "phase": "constructor"})
 
 
@@ -319,14 +324,12 @@ def test_what_has_hung_the_probe_is_never_run_in_the_caller(phase: str, monkeypa
         2,
         env_kwargs={"what": "sleep", "phase": phase},
         workers=1,
-        reply_timeout_s=0.3,
-        reset_timeout_s=3.0,
-        close_timeout_s=0.1,
+        timeouts=mv.Timeouts(reply_s=0.3, reset_s=3.0, close_s=0.1),
     ) as envs:
         assert envs.plan.executor == "process" and "ReplyTimeout" in envs.plan.why
         if phase == "step":
             envs.reset(seed=0)
-            with pytest.raises(mv.ReplyTimeout):
+            with pytest.raises(mv.errors.ReplyTimeout):
                 envs.step(np.zeros(2, np.int64))
 
 
@@ -353,7 +356,7 @@ def test_the_choice_is_told_in_one_line(probe: Any, caplog: pytest.LogCaptureFix
     [("auto", "process", "auto"), ("auto", "thread", "park"), ("park", "process", "park"), ("spin", "thread", "spin")],
 )
 def test_threads_park_and_processes_look_unless_told_otherwise(waiting: Any, executor: Any, expected: str) -> None:
-    assert plan_of(2, executor=executor, waiting=waiting).waiting == expected
+    assert plan_of(2, executor=executor, workers=mv.WorkerOptions(waiting=waiting)).waiting == expected
 
 
 @pytest.mark.parametrize("step_s", [1e-6, 3e-6, 6e-6, 20e-6, 1e-3])
@@ -362,7 +365,7 @@ def test_check_env_suggests_what_auto_takes(cores: int, step_s: float, monkeypat
     monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     monkeypatch.setattr(choose, "probe_env", lambda *_: choose.Probe(step_s, False))
     taken = [
-        choose.decide("auto", None, None, "auto", [None] * count).executor  # type: ignore[list-item]
+        choose.decide("auto", [None] * count).executor  # type: ignore[list-item]
         for count in (8, 64)
     ]
     said = suggestion(step_s, {}, busy_share=0.0)

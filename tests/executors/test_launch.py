@@ -51,7 +51,7 @@ def test_workers_start_step_and_end_beside_a_thousand_open_files(
 ) -> None:
     monkeypatch.setattr(platform, "has_pidfd", lambda: not fallback)
     fork_server.stop_fork_server()  # the new one is told of descriptors with large numbers
-    with mv.make_vec(Walk, 2, "process", workers=2, start_method=method) as envs:
+    with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method)) as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(2, np.int64))
         pids = envs.call("process_id")
@@ -89,7 +89,7 @@ def ignored_children() -> Iterator[None]:
 
 @pytest.mark.usefixtures("ignored_children")
 def test_a_program_that_ignores_its_children_can_fork_workers() -> None:
-    with mv.make_vec(Walk, 2, "process", workers=2, start_method="fork") as envs:
+    with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method="fork")) as envs:
         envs.reset(seed=0)
         pids = envs.call("process_id")
         envs.step(np.zeros(2, np.int64))
@@ -98,10 +98,10 @@ def test_a_program_that_ignores_its_children_can_fork_workers() -> None:
 
 @pytest.mark.usefixtures("ignored_children")
 def test_a_forked_worker_that_dies_unseen_is_reported_dead() -> None:
-    with mv.make_vec(Walk, 2, "process", workers=1, start_method="fork") as envs:
+    with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=1, start_method="fork")) as envs:
         envs.reset(seed=0)
         os.kill(envs.call("process_id")[0], signal.SIGKILL)
-        with pytest.raises(mv.WorkerDied):
+        with pytest.raises(mv.errors.WorkerDied):
             envs.step(np.zeros(2, np.int64))
 
 
@@ -188,7 +188,7 @@ def test_too_few_descriptors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(machine, "open_descriptors", lambda: 7)
     monkeypatch.setattr(preflight, "descriptors_per_worker", lambda: 5)
     said = r"4 worker processes need 91 open files in all \(20 for the workers, 7 open already, 64 to spare\).* 20 "
-    with pytest.raises(mv.PreflightError, match=said):
+    with pytest.raises(mv.errors.PreflightError, match=said):
         preflight.check_descriptors(4)
 
 
@@ -202,5 +202,5 @@ def test_threads_need_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 12 * descriptors_per_doorbell() + 7 + preflight.SPARE_DESCRIPTORS
     assert asked == [(needed, 1_000)]
     monkeypatch.setattr(machine, "descriptor_limits", lambda: (10, 20))
-    with pytest.raises(mv.PreflightError, match=f"4 worker threads need {needed} open files"):
+    with pytest.raises(mv.errors.PreflightError, match=f"4 worker threads need {needed} open files"):
         preflight.check_threads(4)

@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.algorithms.ppo import PPO
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.failures import FailurePolicy
+from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Field
 from multiverse.vector.opening import VectorOptions, open_envs
 from tests.contract.configurations import ALL, Configuration, over
@@ -26,7 +26,11 @@ config = over(ALL)
 
 
 def options_of(config: Configuration, **more: Any) -> VectorOptions:
-    return VectorOptions(executor=config.executor, workers=config.workers, start_method=config.start_method, **more)
+    return VectorOptions(
+        executor=config.executor,
+        workers=mv.WorkerOptions(count=config.workers, start_method=config.start_method),
+        **more,
+    )
 
 
 def test_opened_envs_are_described_and_bind_with_the_given_fields(config: Configuration) -> None:
@@ -53,21 +57,21 @@ def test_opened_envs_that_are_never_bound_leave_no_process(config: Configuration
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_worker_killed_before_bind_is_reported_and_nothing_stays(method: Any, on_failure: Any) -> None:
     before = worker_processes()
-    policy = FailurePolicy(on_failure)
-    options = VectorOptions(executor="process", workers=2, start_method=method, failures=policy)
+    policy = FailureOptions(on_failure=on_failure)
+    options = VectorOptions(executor="process", workers=mv.WorkerOptions(count=2, start_method=method), failures=policy)
     with open_envs(Walk, 4, options) as opened:
         victim = next(one for one in worker_processes() if one not in before)
         victim.kill()
         while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:  # a forked worker is not reaped here
             os.sched_yield()
-        with pytest.raises(mv.WorkerDied, match="SIGKILL during start"):
+        with pytest.raises(mv.errors.WorkerDied, match="SIGKILL during start"):
             opened.bind()
     assert worker_processes() == before
 
 
 def test_state_of_env_without_state_is_refused_before_bind() -> None:
     with pytest.raises(InvalidRequest, match="state"):
-        mv.make_vec("CartPole-v1", 2, "serial", state=True)
+        mv.make_vec("CartPole-v1", 2, "serial", agents=mv.AgentOptions(state=True))
 
 
 @pytest.mark.parametrize("executor", ["serial", "process"])

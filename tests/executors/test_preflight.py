@@ -60,7 +60,7 @@ def test_no_hard_limit_is_no_limit(limits: Any) -> None:
 @pytest.mark.fault("A17")
 def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None:
     asked = limits(10, 20)
-    with pytest.raises(mv.PreflightError, match=rf"4 worker processes need {needed(4)} open files.*20"):
+    with pytest.raises(mv.errors.PreflightError, match=rf"4 worker processes need {needed(4)} open files.*20"):
         preflight.check_descriptors(4)
     assert asked == []
 
@@ -69,7 +69,7 @@ def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None
 def test_a_vector_env_refused_for_descriptors_starts_nothing(limits: Any) -> None:
     limits(10, 20)
     fork_server.stop_fork_server()
-    with pytest.raises(mv.PreflightError, match="open files"):
+    with pytest.raises(mv.errors.PreflightError, match="open files"):
         mv.make_vec(Walk, 4, "process", workers=2)
     assert psutil.Process().children() == []
 
@@ -81,8 +81,8 @@ def fake_torch(initialized: bool) -> Any:
 @pytest.mark.fault("A16")
 def test_fork_is_refused_once_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(True))
-    with pytest.raises(mv.PreflightError, match=r"CUDA.*forkserver"):
-        mv.make_vec(Walk, 2, "process", workers=1, start_method="fork")
+    with pytest.raises(mv.errors.PreflightError, match=r"CUDA.*forkserver"):
+        mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=1, start_method="fork"))
     preflight.check_fork("forkserver")
     preflight.check_fork("spawn")
 
@@ -96,7 +96,7 @@ def test_fork_is_fine_with_torch_on_the_cpu_or_none(monkeypatch: pytest.MonkeyPa
 
 def test_other_platforms_are_told_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "os", SimpleNamespace(name="nt"))
-    with pytest.raises(mv.PreflightError, match="executor='thread'"):
+    with pytest.raises(mv.errors.PreflightError, match="executor='thread'"):
         preflight.check_platform()
 
 
@@ -123,9 +123,9 @@ def test_a_factory_that_cannot_travel_is_refused_with_what_to_do(method: Any) ->
         assert lock
         return Walk()
 
-    with pytest.raises(mv.PreflightError, match=r"cannot be sent to a worker process.*lock.*executor='thread'"):
-        mv.make_vec(build, 2, "process", workers=1, start_method=method)
-    with mv.make_vec(build, 2, "process", workers=1, start_method="fork") as envs:
+    with pytest.raises(mv.errors.PreflightError, match=r"cannot be sent to a worker process.*lock.*executor='thread'"):
+        mv.make_vec(build, 2, "process", workers=mv.WorkerOptions(count=1, start_method=method))
+    with mv.make_vec(build, 2, "process", workers=mv.WorkerOptions(count=1, start_method="fork")) as envs:
         envs.reset(seed=0)
     with mv.make_vec(build, 2, "thread", workers=1) as envs:
         envs.reset(seed=0)

@@ -23,6 +23,7 @@ from multiverse.executors.worker_loop import Surroundings
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.doorbell import new_doorbell
 from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
+from multiverse.vector.opening import VectorOptions, open_envs
 from tests.envs import Walk
 from tests.fault_envs import Fault
 
@@ -39,7 +40,7 @@ def made() -> Iterator[list[Any]]:
 
 
 def make(made: list[Any], env: Any, num_envs: int = 4, workers: int = 2, **options: Any) -> Any:
-    made.append(mv.make_vec(env, num_envs, "ray", workers=workers, **options))
+    made.append(mv.make_vec(env, num_envs, **{"executor": "ray", "workers": workers, **options}))
     return made[-1]
 
 
@@ -56,7 +57,7 @@ def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
     envs = make(made, Walk)
     envs.reset(seed=0)
     os.kill(envs.worker_pids[1], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match=r"worker 1 \(envs 2-3\) lost its Ray actor.*during step") as told:
+    with pytest.raises(mv.errors.WorkerDied, match=r"worker 1 \(envs 2-3\) lost its Ray actor.*during step") as told:
         envs.step(np.zeros(4, np.int64))
     assert "its node is gone" in str(told.value)
 
@@ -104,17 +105,17 @@ def test_class_of_the_script_that_it_has_registered_is_known_in_actors() -> None
 
 @pytest.mark.fault("F1")
 def test_an_actor_that_dies_while_it_builds_is_named(made: list[Any]) -> None:
-    with pytest.raises(mv.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):
+    with pytest.raises(mv.errors.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):
         make(made, Fault, env_kwargs={"what": "kill", "phase": "constructor"})
 
 
 @pytest.mark.fault("F1")
 def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
     faults = [{"what": "sleep", "at": 2} if i == 3 else {} for i in range(4)]
-    envs = make(made, Fault, env_kwargs=faults, reply_timeout_s=2.0, close_timeout_s=0.1)
+    envs = make(made, Fault, env_kwargs=faults, timeouts=mv.Timeouts(reply_s=2.0, close_s=0.1))
     envs.reset(seed=0)
     envs.step(np.zeros(4, np.int64))
-    with pytest.raises(mv.ReplyTimeout, match="env 3, step 2, line") as told:
+    with pytest.raises(mv.errors.ReplyTimeout, match="env 3, step 2, line") as told:
         envs.step(np.zeros(4, np.int64))
     assert "fault_envs.py" in told.value.stack
 
@@ -123,7 +124,7 @@ def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
 def test_an_env_that_ends_its_program_ends_its_actor(made: list[Any]) -> None:
     envs = make(made, Fault, env_kwargs={"what": "system_exit"})
     envs.reset(seed=0)
-    with pytest.raises(mv.WorkerDied, match="lost its Ray actor"):
+    with pytest.raises(mv.errors.WorkerDied, match="lost its Ray actor"):
         envs.step(np.zeros(4, np.int64))
 
 
@@ -188,7 +189,7 @@ def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         lost = cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, logging_level="error")
-        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=2, on_failure="restart", reset_timeout_s=40)
+        envs = mv.make_vec("CartPole-v1", 2, "ray", workers=2, on_failure="restart", timeouts=mv.Timeouts(reset_s=40))
         envs.reset(seed=0)
         assert lost.node_id in on()
         joined = cluster.add_node(num_cpus=1)
@@ -223,7 +224,7 @@ def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another
             mv.train("CartPole-v1", executor="ray", workers=2, num_envs=4, env_steps=800, steps_per_env=50, seed=1,
                      preset=False, evaluate_every=0, evaluation_episodes=1, checkpoint_every_s=0.0, hooks=[hook],
                      run_dir=sys.argv[1])
-        except mv.WorkerDied as error:
+        except mv.errors.WorkerDied as error:
             print("told:", error)
         mv.make_vec("CartPole-v1", 2, "ray", workers=1).close()
         print("resumed:", mv.resume(sys.argv[1]).summary["env_steps"])
@@ -238,7 +239,7 @@ def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another
 def test_a_late_word_to_stop_ends_no_other_rollout() -> None:
     actor, words = RayActor(Surroundings.here(), b"no assignment"), private_arrays([control_field(1)])[CONTROL]
     bells = new_doorbell(), new_doorbell()
-    mailbox, seen = CallerMailbox(words, 0, *bells), WorkerMailbox(words, 0, *bells)
+    mailbox, seen = CallerMailbox(words, 0, bells), WorkerMailbox(words, 0, bells)
     actor._thread.join()
     actor._mailbox = mailbox
     told = []
@@ -256,7 +257,7 @@ def test_a_late_word_to_stop_ends_no_other_rollout() -> None:
 # -- clusters ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E5")
 def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
-    with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
+    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
         ray_cluster._join("127.0.0.1:1")
 
 
@@ -267,11 +268,13 @@ def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(services, "find_gcs_addresses", set)
-    with pytest.raises(mv.PreflightError, match=r"no Ray cluster is running here; start one \(`ray start --head`"):
+    with pytest.raises(
+        mv.errors.PreflightError, match=r"no Ray cluster is running here; start one \(`ray start --head`"
+    ):
         ray_cluster._join("auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    with pytest.raises(mv.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1, where 'auto' leads"):
+    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1, where 'auto' leads"):
         ray_cluster._join("auto")
 
 
@@ -283,28 +286,30 @@ def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "_check_reachable", lambda address: None)
     monkeypatch.setattr(ray_cluster.ray(), "init", differs)
     with pytest.raises(
-        mv.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. There must be the same as Python 3\."
+        mv.errors.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. There must be the same as Python 3\."
     ):
         ray_cluster._join("10.0.0.1:6379")
 
 
 def test_an_address_that_is_none_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="host:port"):
+    with pytest.raises(mv.errors.InvalidRequest, match="host:port"):
         ray_cluster._join("somewhere")
 
 
 @pytest.mark.fault("E5")
 def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
     make(made, Walk, 2, 1)
-    with pytest.raises(mv.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
-        make(made, Walk, 2, 1, ray_address="10.0.0.1:6379")
+    with pytest.raises(mv.errors.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
+        make(made, Walk, 2, 1, executor=mv.RayOptions(address="10.0.0.1:6379"))
 
 
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused(made: list[Any], kind: str) -> None:
-    with pytest.raises(mv.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: fewer"):
-        make(made, Walk, **{f"{kind.lower()}s_per_worker": 1000})
+    with pytest.raises(
+        mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: fewer"
+    ):
+        make(made, Walk, executor=mv.RayOptions(**{f"{kind.lower()}s_per_worker": 1000}))
 
 
 def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> None:
@@ -314,16 +319,16 @@ def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> N
     assert [ray_cluster.cores(RayOptions(cpus_per_worker=cpus)) for cpus in (0.5, 1, 2 * cores)] == [cores, cores, 1]
 
 
-@pytest.mark.parametrize("options", [{"ray_address": "10.0.0.1:6379"}, {"cpus_per_worker": 2.0}])
-def test_what_is_for_ray_is_refused_elsewhere(options: dict[str, Any]) -> None:
-    with pytest.raises(mv.InvalidRequest, match="are for executor='ray'"):
-        mv.make_vec(Walk, 2, "serial", **options)
+@pytest.mark.parametrize("options", [RayOptions(address="10.0.0.1:6379"), RayOptions(cpus_per_worker=2.0)])
+def test_options_of_ray_are_refused_with_other_executors(options: RayOptions) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match="are for executor='ray'"):
+        open_envs(Walk, 2, VectorOptions(executor="serial", ray=options))
 
 
 @pytest.mark.parametrize("cpus", [-1, float("nan"), True, "two"])
 def test_cpus_that_are_no_number_are_refused(cpus: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match="cpus_per_worker"):
-        mv.make_vec(Walk, 2, "ray", cpus_per_worker=cpus)
+    with pytest.raises(mv.errors.InvalidRequest, match="cpus_per_worker"):
+        mv.make_vec(Walk, 2, mv.RayOptions(cpus_per_worker=cpus))
 
 
 @pytest.mark.fault("E5")
@@ -418,7 +423,7 @@ def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
         ray._private.services.get_node = late
         try:
             mv.make_vec("CartPole-v1", 2, "ray", workers=1)
-        except mv.PreflightError as error:
+        except mv.errors.PreflightError as error:
             print("told:", error)
         _, left = psutil.wait_procs(psutil.Process().children(recursive=True), 10)
         print("left:", [process.name() for process in left], ray.is_initialized())
@@ -450,7 +455,7 @@ def test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined() -> None
         ray.shutdown()
         try:
             envs.step(np.zeros(2, np.int64))
-        except mv.WorkerDied as error:
+        except mv.errors.WorkerDied as error:
             print("told:", error)
         envs.close()
         print("connected:", ray.is_initialized())
@@ -478,7 +483,7 @@ def test_without_ray_it_says_what_to_install() -> None:
         importlib.util.find_spec = lambda name, *more: None if name == "ray" else whole(name, *more)
         try:
             mv.make_vec("CartPole-v1", 2, "ray")
-        except mv.PreflightError as error:
+        except mv.errors.PreflightError as error:
             print(error)
         """
     )
@@ -500,7 +505,7 @@ def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
         from multiverse.executors.env_range import RangeConfig
         from multiverse.executors.process import pickled
         from multiverse.executors.worker_loop import Assignment
-        each = [Assignment(0, RangeConfig(range(1), None, True, None), recipes(my_envs.Mine, 1, None, None), "park")]
+        each = [Assignment(0, RangeConfig(env_ids=range(1)), recipes(my_envs.Mine, 1, None, None), "park")]
         with ray_cluster.own_modules_by_value(ray_cluster.used_by(each)):
             (data,) = pickled(each)
         del sys.modules["my_envs"]

@@ -91,11 +91,11 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
     monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     recipes = [Recipe(Walk)] * 6
     executors: list[ExecutorName] = ["thread", "process", "hybrid"]
-    plans = [decide(executor, None, None, "auto", recipes) for executor in executors]
+    plans = [decide(executor, recipes) for executor in executors]
     assert tuple(plan.workers for plan in plans) == workers
     said = [f"one of the {cores} cores is the caller's" in str(plan) for plan in plans]
     assert said == [False, cores in (4, 5), False]
-    told = decide("process", 6, None, "auto", recipes)
+    told = decide("process", recipes, mv.WorkerOptions(count=6))
     assert told.workers == 6 and told.why == "as asked"
 
 

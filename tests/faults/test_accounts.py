@@ -25,9 +25,9 @@ with_workers = pytest.mark.parametrize("config", [THREAD, FORKSERVER, HYBRID], i
 def late(make: Make, config: Configuration, gate: Gate, **options: Any) -> Any:
     """A step whose last worker misses its deadline."""
     kwargs = [{}] * (config.num_envs - 1) + [{"gate": str(gate)}]
-    envs = make(Gated, env_kwargs=kwargs, reply_timeout_s=SHORT_S, **options)
+    envs = make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=SHORT_S), **options)
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout):
+    with pytest.raises(mv.errors.ReplyTimeout):
         envs.step(actions(range(config.num_envs), 0))
     return envs
 
@@ -51,7 +51,7 @@ def test_a_late_reply_that_is_received_is_counted_and_its_steps_are_used(
     envs = late(make, config, gate)
     found = envs.failures
     assert (found.timeouts, found.late_replies, found.steps_sent, found.steps_used) == (1, 0, n, 0)
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(actions(range(n), 1))
     let_go(gate)
     assert_same(list(envs.receive().rewards), [expected[i][0][1] for i in range(n)])
@@ -81,11 +81,13 @@ def test_a_late_reply_that_a_reset_forgets_is_counted_and_its_steps_are_discarde
 @with_workers
 def test_a_late_reply_to_a_call_is_given_to_no_other_call(make: Make, config: Configuration, gate: Gate) -> None:
     last = config.num_envs - 1
-    envs = make(Gated, env_kwargs=[{}] * last + [{"gate": str(gate), "phase": "method"}], reply_timeout_s=SHORT_S)
+    envs = make(
+        Gated, env_kwargs=[{}] * last + [{"gate": str(gate), "phase": "method"}], timeouts=mv.Timeouts(reply_s=SHORT_S)
+    )
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout):
+    with pytest.raises(mv.errors.ReplyTimeout):
         envs.call("method")
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.call("add", 5)
     let_go(gate)
     envs.reset(seed=7)
@@ -98,7 +100,7 @@ def test_a_late_reply_to_a_call_is_given_to_no_other_call(make: Make, config: Co
 def test_with_restart_a_late_reply_dies_with_its_worker(make: Make, config: Configuration) -> None:
     """A worker that was only stopped would answer later; it is killed, and nothing of it is ever delivered."""
     n, lost = config.num_envs, list(config.last_range)
-    envs = make(Walk, on_failure="restart", reply_timeout_s=SHORT_S)
+    envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=SHORT_S))
     before, _ = envs.reset(seed=7)
     pid = envs.worker_pids[-1]
     os.kill(pid, signal.SIGSTOP)
@@ -126,7 +128,7 @@ def test_sent_is_used_plus_discarded_through_everything_that_can_happen(make: Ma
     envs.receive()
     envs.step(actions([0], 2), env_ids=[0])
     assert_balanced(envs.failures)
-    with pytest.raises(mv.InvalidActions):
+    with pytest.raises(mv.errors.InvalidActions):
         envs.step(actions(range(n - 1), 0))
     assert envs.failures.steps_sent == 2 * n + 1  # refused is not sent
     envs.send(actions(range(n), 2))
@@ -153,7 +155,7 @@ def test_a_step_that_failed_was_sent_and_is_discarded(make: Make, config: Config
     envs = make(Fault, env_kwargs=[{}] * (n - 1) + [{"what": "raise", "at": 2}])
     envs.reset(seed=7)
     envs.step(actions(range(n), 0))
-    with pytest.raises(mv.EnvFailed):
+    with pytest.raises(mv.errors.EnvFailed):
         if how == "step":
             envs.step(actions(range(n), 1))
         else:

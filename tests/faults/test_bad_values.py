@@ -84,7 +84,7 @@ def test_raise_names_the_env_the_place_the_value_and_what_reproduces_it(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
     envs, last = spoiled(make, config, what, autoreset), config.num_envs - 1
-    with pytest.raises(mv.EnvFailed, match=SAID[what]) as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=SAID[what]) as caught:
         envs.step(actions(range(config.num_envs), AT - 1))
     (failure,) = caught.value.failures
     assert failure.type_name == "BadValue"
@@ -100,7 +100,10 @@ def test_raise_names_the_env_the_place_the_value_and_what_reproduces_it(
 def test_truncate_ends_the_episode_without_the_bad_step(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
-    envs, last = spoiled(make, config, what, autoreset, on_bad_value="truncate"), config.num_envs - 1
+    envs, last = (
+        spoiled(make, config, what, autoreset, on_failure=mv.FailureOptions(on_bad_value="truncate")),
+        config.num_envs - 1,
+    )
     expected, others = without_faults(config, AT, autoreset), list(range(last))
     step = envs.step(actions(range(config.num_envs), AT - 1))
     observations, rewards, terminated, truncated, infos = step
@@ -130,7 +133,10 @@ def observation_of_one(observation: Any) -> list[Any]:
 def test_clip_puts_it_at_the_nearest_number_that_is_one(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
-    envs, last = spoiled(make, config, what, autoreset, on_bad_value="clip"), config.num_envs - 1
+    envs, last = (
+        spoiled(make, config, what, autoreset, on_failure=mv.FailureOptions(on_bad_value="clip")),
+        config.num_envs - 1,
+    )
     expected, others = without_faults(config, AT, autoreset), list(range(last))
     step = envs.step(actions(range(config.num_envs), AT - 1))
     observations, rewards, _, truncated, infos = step
@@ -152,15 +158,18 @@ def test_clip_puts_it_at_the_nearest_number_that_is_one(
 def test_what_is_no_number_of_its_space_is_an_error_where_there_is_nothing_to_clip(
     make: Make, config: Configuration, what: str, mode: Any
 ) -> None:
-    envs = spoiled(make, config, what, "next_step", on_bad_value=mode)
-    with pytest.raises(mv.EnvFailed, match=SAID[what]):
+    envs = spoiled(make, config, what, "next_step", on_failure=mv.FailureOptions(on_bad_value=mode))
+    with pytest.raises(mv.errors.EnvFailed, match=SAID[what]):
         envs.step(actions(range(config.num_envs), AT - 1))
 
 
 @pytest.mark.fault("B1", "B2")
 @cases(NOT_FINITE, ["next_step"])
 def test_off_looks_at_nothing(make: Make, config: Configuration, what: str, autoreset: str) -> None:
-    envs, last = spoiled(make, config, what, autoreset, on_bad_value="off"), config.num_envs - 1
+    envs, last = (
+        spoiled(make, config, what, autoreset, on_failure=mv.FailureOptions(on_bad_value="off")),
+        config.num_envs - 1,
+    )
     observations, rewards, *_ = envs.step(actions(range(config.num_envs), AT - 1))
     assert not (np.isfinite(observations["body"][1][last]).all() and np.isfinite(rewards[last]))
     assert envs.failures.bad_values == 0
@@ -198,7 +207,7 @@ def test_an_episodes_last_observation_is_looked_at_before_the_next_one_takes_its
     envs = make(Fault, env_kwargs=kwargs, autoreset="same_step")
     envs.reset(seed=SEED)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed, match="the observation is nan at index 1") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="the observation is nan at index 1") as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert (caught.value.env_ids, caught.value.failures[0].step) == ((last,), length)
 
@@ -212,7 +221,7 @@ def test_an_episodes_last_observation_is_clipped_too(make: Make, config: Configu
         Fault,
         env_kwargs=[box] * last + [{**box, "what": "inf_observation"}],
         autoreset="same_step",
-        on_bad_value="clip",
+        on_failure=mv.FailureOptions(on_bad_value="clip"),
     )
     envs.reset(seed=SEED)
     observations, *_, infos = envs.step(actions(range(config.num_envs), 0))
@@ -225,7 +234,7 @@ def test_an_episodes_last_observation_is_clipped_too(make: Make, config: Configu
 def test_the_observation_of_a_reset_is_looked_at_too(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=[{}] * last + [{"what": "nan_observation", "phase": "reset"}])
-    with pytest.raises(mv.EnvFailed, match="the observation is nan at index 1") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="the observation is nan at index 1") as caught:
         envs.reset(seed=SEED)
     (failure,) = caught.value.failures
     assert (failure.env_id, failure.type_name, failure.episode) == (last, "BadValue", 0)
@@ -243,7 +252,7 @@ def test_the_observation_of_an_automatic_reset_is_looked_at_too(
     kwargs = [{"length": 1}] * last + [{"length": 1, "what": "nan_observation", "phase": "reset", "at": 2}]
     envs = make(Fault, env_kwargs=kwargs, autoreset=autoreset)
     envs.reset(seed=SEED)
-    with pytest.raises(mv.EnvFailed, match="the observation is nan at index 1") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="the observation is nan at index 1") as caught:
         for k in range(2):
             envs.step(actions(range(config.num_envs), k))
     assert caught.value.env_ids == (last,)
@@ -260,7 +269,7 @@ def test_small_and_large_observations_that_are_one_array_are_looked_at_alike(
     envs = make(Picture, env_kwargs=[{"side": side}] * (config.num_envs - 1) + [{"side": side, "what": what}])
     envs.reset(seed=SEED)
     said = {"nan_observation": r"is nan at index \(", "inf_observation": r"is -inf .*at index \("}
-    with pytest.raises(mv.EnvFailed, match=said.get(what, "the reward is nan")) as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=said.get(what, "the reward is nan")) as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert caught.value.env_ids == (config.num_envs - 1,)
 
@@ -270,7 +279,7 @@ def test_small_and_large_observations_that_are_one_array_are_looked_at_alike(
 def test_every_env_with_a_bad_value_is_named(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=[{"what": "nan_observation" if i % 2 else "nothing"} for i in range(config.num_envs)])
     envs.reset(seed=SEED)
-    with pytest.raises(mv.EnvFailed, match="1 more") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="1 more") as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert caught.value.env_ids == (1, 3)
 
@@ -287,8 +296,10 @@ def test_good_values_are_the_same_in_every_mode_casts_of_the_same_kind_included(
         def _observe(self) -> Any:
             return super()._observe().astype(np.int64 if self.steps % 2 else np.float64)
 
-    envs = make(lambda: WholeNumbers(dtype=np.float32), on_bad_value=mode)
-    with SERIAL.make(lambda: WholeNumbers(dtype=np.float32), config.num_envs, on_bad_value="off") as oracle:
+    envs = make(lambda: WholeNumbers(dtype=np.float32), on_failure=mv.FailureOptions(on_bad_value=mode))
+    with SERIAL.make(
+        lambda: WholeNumbers(dtype=np.float32), config.num_envs, on_failure=mv.FailureOptions(on_bad_value="off")
+    ) as oracle:
         assert_same(envs.reset(seed=SEED), oracle.reset(seed=SEED))
         for k in range(8):
             batch = actions(range(config.num_envs), k)
@@ -300,7 +311,7 @@ def test_good_values_are_the_same_in_every_mode_casts_of_the_same_kind_included(
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 def test_a_float_for_an_integer_leaf_truncates_where_that_is_asked_for(make: Make, config: Configuration) -> None:
     kwargs = [{"value": [0.5, 1.0] if i == 1 else [3, 4]} for i in range(config.num_envs)]
-    envs = make(IntegerObservation, env_kwargs=kwargs, on_bad_value="truncate")
+    envs = make(IntegerObservation, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_bad_value="truncate"))
     envs.reset(seed=SEED)
     observations, _, _, truncated, infos = envs.step(actions(range(config.num_envs), 0))
     assert truncated.tolist() == infos["bad_value"].tolist() == [i == 1 for i in range(config.num_envs)]
@@ -321,5 +332,5 @@ def test_a_reward_is_whatever_is_a_number(reward: Any) -> None:
 
 
 def test_an_unknown_mode_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"on_bad_value='ignore'.*truncate"):
-        mv.make_vec(Walk, 2, "serial", on_bad_value="ignore")  # type: ignore[arg-type]
+    with pytest.raises(mv.errors.InvalidRequest, match=r"on_bad_value='ignore'.*truncate"):
+        mv.make_vec(Walk, 2, "serial", on_failure=mv.FailureOptions(on_bad_value="ignore"))  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ STEPS = 4
 def test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step(
     make: Make, config: Configuration, mode: Any, told: Told
 ) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value=mode)
+    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value=mode))
     envs.reset(seed=0)
     for k in range(STEPS):
         observations, _, _, truncated, _ = envs.step(actions(range(config.num_envs), k))
@@ -55,7 +55,7 @@ def test_a_part_outside_its_box_is_named_by_its_place(make: Make, config: Config
 @pytest.mark.fault("B3")
 @everywhere
 def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configuration) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value="clip")
+    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="clip"))
     envs.reset(seed=0)
     shown = [envs.step(actions(range(config.num_envs), k))[0][:, 1].tolist() for k in range(STEPS)]
     assert shown == [[min(k + 1, 2)] * config.num_envs for k in range(STEPS)]
@@ -64,7 +64,7 @@ def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configurat
 @pytest.mark.fault("B3")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 def test_off_neither_counts_nor_tells(make: Make, config: Configuration, told: Told) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_bad_value="off")
+    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="off"))
     envs.reset(seed=0)
     for k in range(STEPS):
         envs.step(actions(range(config.num_envs), k))
@@ -96,7 +96,7 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Co
     envs = make(Forgetful, env_kwargs=[{}] * last + [{"forgets": forgets}])
     envs.reset(seed=0)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed, match=said) as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=said) as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert (caught.value.env_ids, caught.value.failures[0].type_name) == ((last,), "BadValue")
     envs.reset(seed=1)
@@ -109,12 +109,14 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Co
 def test_a_missing_part_is_never_made_up(make: Make, config: Configuration, mode: Any) -> None:
     """No mode fills in a number; "truncate" shows the observation before."""
     last = config.num_envs - 1
-    envs = make(Forgetful, env_kwargs=[{}] * last + [{"forgets": "key"}], on_bad_value=mode)
+    envs = make(
+        Forgetful, env_kwargs=[{}] * last + [{"forgets": "key"}], on_failure=mv.FailureOptions(on_bad_value=mode)
+    )
     envs.reset(seed=0)
     before, *_ = envs.step(actions(range(config.num_envs), 0))
     if mode == "truncate":
         observations, _, _, truncated, _ = envs.step(actions(range(config.num_envs), 1))
         assert truncated[last] and observations["camera"][last] == before["camera"][last]
     else:
-        with pytest.raises(mv.EnvFailed, match="has no 'camera'"):
+        with pytest.raises(mv.errors.EnvFailed, match="has no 'camera'"):
             envs.step(actions(range(config.num_envs), 1))

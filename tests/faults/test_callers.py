@@ -38,9 +38,9 @@ def test_a_run_among_wrong_actions_is_the_run_without_them(make: Make, config: C
 
         def step(self, good: Any) -> Any:
             for bad in wrong(good):
-                with pytest.raises(mv.InvalidActions):
+                with pytest.raises(mv.errors.InvalidActions):
                     envs.step(bad)
-                with pytest.raises(mv.InvalidActions):
+                with pytest.raises(mv.errors.InvalidActions):
                     envs.send(bad)
             return step(envs, good)
 
@@ -53,7 +53,7 @@ def test_a_run_among_wrong_actions_is_the_run_without_them(make: Make, config: C
 def test_wrong_actions_for_some_envs_are_refused_too(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
-    with pytest.raises(mv.InvalidActions):
+    with pytest.raises(mv.errors.InvalidActions):
         envs.step(actions(range(config.num_envs), 0), env_ids=[1])
     assert envs.get_attr("steps") == (0,) * config.num_envs
 
@@ -64,5 +64,5 @@ def test_the_env_whose_spaces_differ_is_named_and_nothing_is_left(config: Config
     last = config.num_envs - 1
     usual, other = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 2, (2,))
     factories = [lambda i=i: AnySpace(other if i == last else usual, spaces.Discrete(3)) for i in range(last + 1)]
-    with pytest.raises(mv.SpacesDiffer, match=rf"env {last} has observation_space Box\(-1.0, 2.0"):
+    with pytest.raises(mv.errors.SpacesDiffer, match=rf"env {last} has observation_space Box\(-1.0, 2.0"):
         config.make(factories)

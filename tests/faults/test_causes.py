@@ -30,7 +30,7 @@ def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make:
     envs.set_attr("breaks_at", [None] * broken + [3])
     seeds = [SEED + 10 * i for i in range(n)]
     envs.reset(seed=seeds, tasks=[f"task {i}" for i in range(n)])
-    with pytest.raises(mv.EnvFailed) as caught:
+    with pytest.raises(mv.errors.EnvFailed) as caught:
         for k in range(9):
             envs.step(actions(range(n), k))
     (failure,) = caught.value.failures
@@ -58,7 +58,7 @@ def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make
     for k in range(4):  # two steps, the reset, one more: the second episode
         envs.step(actions(range(n), k))
     envs.set_attr("breaks_at", 2)
-    with pytest.raises(mv.EnvFailed, match=r"step 2 of episode 1, seed 40, 1 episode before") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=r"step 2 of episode 1, seed 40, 1 episode before") as caught:
         envs.step(actions(range(n), 4))
     assert [(f.env_id, f.seed, f.episode, f.step) for f in caught.value.failures] == [
         (i, SEED + i, 1, 2) for i in range(n)
@@ -69,7 +69,7 @@ def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
 def test_a_failing_reset_tells_its_seed_and_episode(make: Make, config: Configuration) -> None:
     envs = make(Fragile, env_kwargs={"breaks_at": 0})
-    with pytest.raises(mv.EnvFailed, match="episode 0, seed 40") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="episode 0, seed 40") as caught:
         envs.reset(seed=[SEED] + [None] * (config.num_envs - 1))
     first, second, *_ = caught.value.failures
     assert (first.env_id, first.seed, first.episode, first.step, first.action) == (0, SEED, 0, None, None)
@@ -105,7 +105,7 @@ def test_a_task_that_cannot_be_pickled_does_not_hide_why_its_env_failed(make: Ma
     plan = partial(lock_for, last)
     envs = make(Fragile, env_kwargs=[{}] * last + [{"breaks_at": 1}], reset_plan=plan)
     envs.reset(seed=SEED)
-    with pytest.raises(mv.EnvFailed, match="broken") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="broken") as caught:
         envs.step(actions(range(n), 0))
     (failure,) = caught.value.failures
     assert (failure.env_id, failure.seed) == (last, SEED + last)

@@ -62,7 +62,9 @@ def test_a_clock_that_jumps_by_days_makes_nobody_late(
     monkeypatch.setattr(time, "time", jumping)
     monkeypatch.setattr(time, "time_ns", lambda: int(jumping() * 1e9))
     assert len({round(time.time()) // 100_000 for _ in range(3)}) == 3
-    envs = make(Walk, reply_timeout_s=30, reset_timeout_s=30, waiting="park")  # so that it does wait
+    envs = make(
+        Walk, timeouts=multiverse.Timeouts(reply_s=30, reset_s=30), workers=multiverse.WorkerOptions(waiting="park")
+    )  # so that it does wait
     assert_same(lock_step(envs, 8), expected)
     assert (envs.failures.timeouts, envs.failures.late_replies) == (0, 0)
 

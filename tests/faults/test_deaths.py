@@ -59,11 +59,13 @@ def ask(envs: Any, phase: str, step: int) -> Any:
 def test_the_error_says_who_died_how_in_what_and_how_large_it_was(
     make: Make, config: Configuration, what: str, phase: str, gate: Gate
 ) -> None:
-    envs = make(Fault, env_kwargs=dying(config, what, phase), reply_timeout_s=PATIENCE_S, reset_timeout_s=PATIENCE_S)
+    envs = make(
+        Fault, env_kwargs=dying(config, what, phase), timeouts=mv.Timeouts(reply_s=PATIENCE_S, reset_s=PATIENCE_S)
+    )
     envs.reset(seed=7)
     ask(envs, "step", 0)
     bring_about(envs, phase, gate)
-    with pytest.raises(mv.WorkerDied) as caught:
+    with pytest.raises(mv.errors.WorkerDied) as caught:
         ask(envs, phase, 1)
     error = caught.value
     assert (error.worker, error.env_ids) == ((config.workers or 0) - 1, config.last_range)
@@ -82,7 +84,7 @@ def test_with_restart_the_others_go_on_as_serial_envs_without_faults_do(
 ) -> None:
     envs = make(
         Fault, env_kwargs=dying(config, what, phase), on_failure="restart",
-        reply_timeout_s=PATIENCE_S, reset_timeout_s=PATIENCE_S,
+        timeouts=mv.Timeouts(reply_s=PATIENCE_S, reset_s=PATIENCE_S),
     )  # fmt: skip
     others = [i for i in range(config.num_envs) if i not in config.last_range]
     with SERIAL.make(Walk, config.num_envs) as oracle:
@@ -110,7 +112,7 @@ def test_a_worker_that_was_killed_is_possibly_out_of_memory_and_its_peak_is_told
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
     os.kill(envs.worker_pids[-1], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match="possibly out of memory") as caught:
+    with pytest.raises(mv.errors.WorkerDied, match="possibly out of memory") as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert caught.value.rss_bytes is not None and caught.value.rss_bytes > LEAK_BYTES
     assert "possibly out of memory" in caught.value.hint
@@ -122,7 +124,7 @@ def test_a_worker_that_was_killed_is_possibly_out_of_memory_and_its_peak_is_told
 def test_another_death_is_not_blamed_on_memory(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, "segv", "reset"))
     envs.reset(seed=7)
-    with pytest.raises(mv.WorkerDied) as caught:
+    with pytest.raises(mv.errors.WorkerDied) as caught:
         envs.reset(seed=7)
     assert "memory" not in str(caught.value)
 

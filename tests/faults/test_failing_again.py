@@ -37,7 +37,12 @@ def test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again(
     make: Make, config: Configuration, autoreset: str, again: str, tmp_path: Path, told: Told
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), again=again, times=2)
-    envs = make(Troubled, env_kwargs=kwargs, autoreset=autoreset, on_failure="restart", restarts_per_minute=5)
+    envs = make(
+        Troubled,
+        env_kwargs=kwargs,
+        autoreset=autoreset,
+        on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=5),
+    )
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
     *_, truncated, infos = envs.step(actions(range(config.num_envs), 1))
@@ -57,8 +62,7 @@ def test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again(
     envs = make(
         Troubled,
         env_kwargs=last_env(config, folder=str(tmp_path), again="reset", times=3),
-        on_failure="restart",
-        restarts_per_minute=5,
+        on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=5),
     )
     envs.reset(seed=7)
     Path(tmp_path, "0").touch()
@@ -77,12 +81,11 @@ def test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_
         Troubled,
         env_kwargs=last_env(config, folder=str(tmp_path), again=again, times=99),
         autoreset="same_step",
-        on_failure="restart",
-        restarts_per_minute=2,
+        on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=2),
     )
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed, match="failed first, number 1") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="failed first, number 1") as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert_says_all(caught.value, "restarts_per_minute=2", f"failed again in {again}, number 3")
     assert caught.value.env_ids == (config.num_envs - 1,) and len(os.listdir(tmp_path)) == 3
@@ -101,9 +104,9 @@ def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_nex
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), times=99)
-    envs = make(Kills, env_kwargs=kwargs, on_failure="restart", restarts_per_minute=2)
+    envs = make(Kills, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=2))
     envs.reset(seed=7)
-    with pytest.raises(mv.WorkerDied, match="exited with code 3") as caught:
+    with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert_says_all(caught.value, "restarts_per_minute=2", "no luck, number 3")
 
@@ -120,7 +123,7 @@ def test_a_replacement_that_cannot_be_started_counts_as_a_restart_and_is_tried_a
     def fails_once(self: Any, *arguments: Any) -> Any:
         tries.append(arguments)
         if len(tries) == 1:
-            raise mv.PreflightError("no more processes just now")
+            raise mv.errors.PreflightError("no more processes just now")
         return really(self, *arguments)
 
     monkeypatch.setattr(Processes, "_started", fails_once)
@@ -137,13 +140,18 @@ def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_res
 ) -> None:
     last = config.last_range
     kwargs = [{}] * last.start + [{"fails_in": (1,)}, {"fails_in": (2,)}, {}, {}][: len(last)]
-    envs = make(FailsWhenTold, env_kwargs=kwargs, autoreset="same_step", on_failure="restart", restarts_per_minute=1)
+    envs = make(
+        FailsWhenTold,
+        env_kwargs=kwargs,
+        autoreset="same_step",
+        on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=1),
+    )
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed, match="in step 1") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="in step 1") as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert "in step 2" in str(caught.value) and last.start + 1 in caught.value.env_ids
-    with pytest.raises(mv.RequestPending, match=str(last.start + 1)):
+    with pytest.raises(mv.errors.RequestPending, match=str(last.start + 1)):
         envs.step(actions(range(config.num_envs), 2))
 
 
@@ -157,6 +165,6 @@ def test_what_never_worked_is_told_as_it_is_whatever_failed_before(make: Make, c
     envs.reset(env_ids=healthy, seed=7)
     envs.step(actions([last.start], 0), env_ids=[last.start])
     assert envs.failures.env_restarts == 1
-    with pytest.raises(mv.EnvFailed, match="never worked") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="never worked") as caught:
         envs.reset(env_ids=[last.start + 1], seed=7)
     assert caught.value.env_ids == (last.start + 1,) and "worked before" not in str(caught.value)

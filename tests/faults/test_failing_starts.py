@@ -25,7 +25,7 @@ from tests.processes import opened_before, still_alive
 
 
 def make(**options: Any) -> Any:
-    return mv.make_vec(Walk, 2, "process", workers=1, **options)
+    return mv.make_vec(Walk, 2, "process", **{"workers": 1, **options})
 
 
 def assert_steps(envs: Any) -> None:
@@ -48,10 +48,10 @@ def test_a_fork_that_fails_is_one_error_and_harms_nobody_else(spoilt: Path, meth
     with make() as others:
         others.reset(seed=0)
         (spoilt / spoilt_server.FAILS).touch()
-        with pytest.raises(mv.PreflightError, match=r"worker 0 .*Resource temporarily unavailable.*ulimit -u"):
-            make(start_method=method)
+        with pytest.raises(mv.errors.PreflightError, match=r"worker 0 .*Resource temporarily unavailable.*ulimit -u"):
+            make(workers=mv.WorkerOptions(count=1, start_method=method))
         assert_steps(others)
-        with make(start_method=method) as envs:
+        with make(workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
             envs.reset(seed=0)
             assert_steps(envs)
         assert_steps(others)
@@ -60,7 +60,7 @@ def test_a_fork_that_fails_is_one_error_and_harms_nobody_else(spoilt: Path, meth
 @pytest.mark.fault("G5")
 def test_of_several_workers_one_that_cannot_be_forked_takes_the_whole_start_with_it(spoilt: Path) -> None:
     (spoilt / spoilt_server.FAILS).touch()
-    with pytest.raises(mv.PreflightError, match="worker 0"):
+    with pytest.raises(mv.errors.PreflightError, match="worker 0"):
         mv.make_vec(Walk, 4, "process", workers=2)
 
 
@@ -84,7 +84,7 @@ def test_a_start_that_nobody_waits_for_any_more_does_not_end_the_fork_server(
         server = fork_server.fork_server().pid
         os.mkfifo(spoilt / spoilt_server.WAITS)
         monkeypatch.setattr(start_methods, "START_DEADLINE_S", 0.1)
-        with pytest.raises(mv.PreflightError, match=r"within 0\.1 s"):
+        with pytest.raises(mv.errors.PreflightError, match=r"within 0\.1 s"):
             make()
         (spoilt / spoilt_server.WAITS).write_bytes(b"")
         monkeypatch.undo()
@@ -101,7 +101,7 @@ def test_a_fork_server_without_descriptors_refuses_one_start_and_lives_on() -> N
         server = psutil.Process(fork_server.fork_server().pid)
         before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (server.num_fds() + 2, before[1]))
-        with pytest.raises(mv.PreflightError, match="open files"):
+        with pytest.raises(mv.errors.PreflightError, match="open files"):
             make()
         assert_steps(others)
         resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
@@ -124,11 +124,11 @@ def test_a_process_that_the_caller_cannot_start_is_one_error(method: Any, monkey
         fork_server.fork_server()
         monkeypatch.setattr(os, "fork", _no_more)
     opened = opened_before()
-    with pytest.raises(mv.PreflightError, match="Resource temporarily unavailable"):
-        make(start_method=method)
+    with pytest.raises(mv.errors.PreflightError, match="Resource temporarily unavailable"):
+        make(workers=mv.WorkerOptions(count=1, start_method=method))
     assert psutil.Process().num_fds() == opened
     monkeypatch.undo()
-    with make(start_method=method) as envs:
+    with make(workers=mv.WorkerOptions(count=1, start_method=method)) as envs:
         envs.reset(seed=0)
 
 
@@ -138,7 +138,7 @@ def test_a_thread_that_cannot_be_started_is_one_error(monkeypatch: pytest.Monkey
         raise RuntimeError("can't start new thread")
 
     opened = opened_before()
-    with monkeypatch.context() as patched, pytest.raises(mv.PreflightError, match="can't start new thread"):
+    with monkeypatch.context() as patched, pytest.raises(mv.errors.PreflightError, match="can't start new thread"):
         patched.setattr(threading.Thread, "start", start)
         mv.make_vec(Walk, 2, "thread", workers=2)
     assert psutil.Process().num_fds() == opened
@@ -153,7 +153,7 @@ def test_workers_that_end_with_their_fork_server_are_not_called_out_of_memory(on
         os.kill(fork_server.fork_server().pid, signal.SIGKILL)
         assert still_alive(pids) == []
         if on_failure == "raise":
-            with pytest.raises(mv.WorkerDied, match="with its fork server") as caught:
+            with pytest.raises(mv.errors.WorkerDied, match="with its fork server") as caught:
                 assert_steps(envs)
             assert "memory" not in str(caught.value)
         else:
@@ -175,15 +175,15 @@ def removed_directory(tmp_path: Path) -> Iterator[Callable[[], None]]:
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 def test_a_working_directory_that_was_removed_is_named(removed_directory: Callable[[], None], method: Any) -> None:
     removed_directory()
-    with pytest.raises(mv.PreflightError, match=r"working directory .*removed.*os\.chdir"):
-        make(start_method=method)
+    with pytest.raises(mv.errors.PreflightError, match=r"working directory .*removed.*os\.chdir"):
+        make(workers=mv.WorkerOptions(count=1, start_method=method))
 
 
 @pytest.mark.fault("G5", "G3")
 def test_a_working_directory_that_was_removed_is_named_in_a_restart_too(removed_directory: Callable[[], None]) -> None:
-    with make(on_failure="restart", restarts_per_minute=1) as envs:
+    with make(on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=1)) as envs:
         envs.reset(seed=0)
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         removed_directory()
-        with pytest.raises(mv.WorkerDied, match=r"working directory .*removed"):
+        with pytest.raises(mv.errors.WorkerDied, match=r"working directory .*removed"):
             assert_steps(envs)

@@ -17,7 +17,6 @@ import multiverse as mv
 from multiverse.cli.main import one_line
 from multiverse.core import plan as plan_module
 from multiverse.core.failures import Work
-from multiverse.core.plan import Timeouts
 from multiverse.executors import env_range, executor, patience, supervisor, worker_loop
 from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.patience import Patience
@@ -43,22 +42,24 @@ def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
 def hanging(make: Make, config: Configuration, phase: str = "step", **options: Any) -> Any:
     """The last env hangs in its second call of `phase`, in every life of it."""
     kwargs = last_env(config, what="sleep", phase=phase, at=2)
-    return make(Fault, env_kwargs=kwargs, reply_timeout_s=SHORT_S, close_timeout_s=0.1, **options)
+    return make(Fault, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=SHORT_S, close_s=0.1), **options)
 
 
 # -- a crash loop of hangs -----------------------------------------------------------------------------------------
 @pytest.mark.fault("G4")
 @with_processes
 def test_three_timeouts_in_a_row_are_a_crash_loop_whatever_the_minute_says(make: Make, config: Configuration) -> None:
-    envs = hanging(make, config, autoreset="same_step", on_failure="restart", restarts_per_minute=100)
+    envs = hanging(
+        make, config, autoreset="same_step", on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=100)
+    )
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout, match="3 timeouts in a row") as caught:
+    with pytest.raises(mv.errors.ReplyTimeout, match="3 timeouts in a row") as caught:
         for k in range(9):
             envs.step(actions(range(config.num_envs), k))
     assert (envs.failures.timeouts, envs.failures.worker_restarts) == (3, 2)
     for text in (str(caught.value), one_line(caught.value)):
         assert "fault_envs.py" in text and "multiverse resume" in text and "receive()" not in text
-    with pytest.raises(mv.ReplyTimeout, match="make a new one"):
+    with pytest.raises(mv.errors.ReplyTimeout, match="make a new one"):
         envs.reset()
 
 
@@ -72,8 +73,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return now
 
 
-def timeout(waited_s: float) -> mv.ReplyTimeout:
-    return mv.ReplyTimeout(0, range(2), "step", waited_s, "it is sleeping", "")
+def timeout(waited_s: float) -> mv.errors.ReplyTimeout:
+    return mv.errors.ReplyTimeout(0, range(2), "step", waited_s, "it is sleeping", "")
 
 
 def watched() -> tuple[Supervisor, Any]:
@@ -92,7 +93,7 @@ def test_timeouts_are_in_a_row_if_the_worker_hung_for_longer_than_it_worked(
         watching.allow(host, timeout(60.0))
     clock.s += worked_s + 60.0
     if a_loop:
-        with pytest.raises(mv.ReplyTimeout, match="in a row"):
+        with pytest.raises(mv.errors.ReplyTimeout, match="in a row"):
             watching.allow(host, timeout(60.0))
     else:
         watching.allow(host, timeout(60.0))
@@ -105,9 +106,9 @@ def test_a_death_between_two_hangs_does_not_make_them_harmless(clock: SimpleName
         clock.s += 61.0
         watching.allow(host, timeout(60.0))
         clock.s += 1.0
-        watching.allow(host, mv.WorkerDied(0, range(2), "was killed"))
+        watching.allow(host, mv.errors.WorkerDied(0, range(2), "was killed"))
     clock.s += 61.0
-    with pytest.raises(mv.ReplyTimeout, match="in a row"):
+    with pytest.raises(mv.errors.ReplyTimeout, match="in a row"):
         watching.allow(host, timeout(60.0))
 
 
@@ -135,9 +136,9 @@ def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
 @pytest.mark.fault("G4", "A4")
 @pytest.mark.parametrize("config", [FORKSERVER, THREAD], ids=str)
 def test_an_error_after_a_hang_names_the_line_in_its_first_line(make: Make, config: Configuration, gate: Gate) -> None:
-    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate)), reply_timeout_s=SHORT_S)
+    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate)), timeouts=mv.Timeouts(reply_s=SHORT_S))
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout) as caught:
+    with pytest.raises(mv.errors.ReplyTimeout) as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert f"env {config.num_envs - 1}, step 1, line" in caught.value.headline
     assert "fault_envs.py" in caught.value.headline and "receive()" not in caught.value.headline
@@ -148,15 +149,14 @@ def test_an_error_after_a_hang_names_the_line_in_its_first_line(make: Make, conf
 
 @pytest.mark.fault("G4")
 def test_a_constructor_that_hangs_is_named_with_its_env_and_line() -> None:
-    with pytest.raises(mv.ReplyTimeout, match=r"env 1, in its constructor, line \d+ of .*fault_envs.py"):
+    with pytest.raises(mv.errors.ReplyTimeout, match=r"env 1, in its constructor, line \d+ of .*fault_envs.py"):
         mv.make_vec(
             Fault,
             2,
             "process",
             workers=1,
             env_kwargs=[{}, {"what": "sleep", "phase": "constructor"}],
-            reset_timeout_s=2 * SHORT_S,
-            close_timeout_s=0.1,
+            timeouts=mv.Timeouts(reset_s=2 * SHORT_S, close_s=0.1),
         )
 
 
@@ -226,7 +226,7 @@ def test_worker_that_has_hung_may_take_ten_times_its_longest_step(longest_s: flo
     worker: Any = FakeWorker(longest_s)
     patience = Patience(60.0, adapts=True)
     assert patience.limit_s(worker) == 60.0
-    patience.note_loss(worker, mv.WorkerDied(0, range(2), "was killed"))
+    patience.note_loss(worker, mv.errors.WorkerDied(0, range(2), "was killed"))
     assert patience.limit_s(worker) == 60.0
     patience.note_loss(worker, timeout(60.0))
     worker.mailbox.longest_step_s = 0.0  # that of the worker which replaces it
@@ -235,10 +235,10 @@ def test_worker_that_has_hung_may_take_ten_times_its_longest_step(longest_s: flo
 
 
 def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
-    """As if the default of `reply_timeout_s` were this, and the shortest limit half a second."""
+    """As if the default of `reply_s` were this, and the shortest limit half a second."""
     monkeypatch.setattr(patience, "SHORTEST_S", 0.5)
     monkeypatch.setattr(patience, "TIMES_THE_LONGEST", 1.0)
-    monkeypatch.setattr(plan_module, "DEFAULT_TIMEOUTS", Timeouts(reply_s))
+    monkeypatch.setattr(plan_module, "REPLY_S", reply_s)
 
 
 @pytest.mark.fault("A4")
@@ -249,7 +249,9 @@ def test_second_hang_of_a_worker_is_noticed_sooner(
 ) -> None:
     with_default_limit(monkeypatch, 3.0)
     kwargs = last_env(config, what="sleep", at=2)
-    envs = make(Fault, env_kwargs=kwargs, autoreset="same_step", on_failure="restart", close_timeout_s=0.1)
+    envs = make(
+        Fault, env_kwargs=kwargs, autoreset="same_step", on_failure="restart", timeouts=mv.Timeouts(close_s=0.1)
+    )
     envs.reset(seed=7)
     for k in range(4):
         if asked == "step":
@@ -360,7 +362,7 @@ def test_a_stop_that_is_noted_does_not_wait_for_a_worker_that_hangs(
     """As a run notes it, which wants to be saved first; there is no deadline for the reply."""
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
     kwargs = last_env(config, program=os.getpid(), number=number)
-    envs = config.make(InterruptsAndHangs, env_kwargs=kwargs, reply_timeout_s=None, close_timeout_s=0.2)
+    envs = config.make(InterruptsAndHangs, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=None, close_s=0.2))
     envs.reset(seed=7)
     with StopRequests() as requests:
         with pytest.raises(StopWaiting):
@@ -391,7 +393,7 @@ def test_nor_for_a_replacement_that_hangs_while_it_is_built(tmp_path: Path, monk
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
     kwargs = last_env(FORKSERVER, folder=str(tmp_path), program=os.getpid())
     envs = FORKSERVER.make(
-        HangsAnew, env_kwargs=kwargs, on_failure="restart", reset_timeout_s=None, close_timeout_s=0.2
+        HangsAnew, env_kwargs=kwargs, on_failure="restart", timeouts=mv.Timeouts(reset_s=None, close_s=0.2)
     )
     envs.reset(seed=7)
     with StopRequests(), pytest.raises(StopWaiting):

@@ -24,7 +24,8 @@ from multiverse.executors.launch import fork_server
 from tests.fault_envs import Fault
 
 executor, method, what = sys.argv[1:4]
-envs = mv.make_vec(Fault, 2, executor, workers=1, start_method=method, env_kwargs=[{}, {"what": what}])
+workers = mv.WorkerOptions(count=1, start_method=method)
+envs = mv.make_vec(Fault, 2, executor, workers=workers, env_kwargs=[{}, {"what": what}])
 envs.reset(seed=0)
 envs.send(np.zeros(2, np.int64))
 if what == "fork_child":
@@ -96,8 +97,7 @@ def test_what_an_env_has_started_ends_with_a_worker_that_is_killed_for_hanging(
         Fault,
         env_kwargs=[{}] * last + [{"what": "fork_child", "phase": "reset"}],
         on_failure=on_failure,
-        reply_timeout_s=0.3,
-        close_timeout_s=0.2,
+        timeouts=mv.Timeouts(reply_s=0.3, close_s=0.2),
     )
     envs.reset(seed=0)
     (child,) = envs.call("child_id", env_ids=[last])
@@ -105,7 +105,7 @@ def test_what_an_env_has_started_ends_with_a_worker_that_is_killed_for_hanging(
     if on_failure == "restart":
         envs.step(envs.action_space.sample())
     else:
-        with pytest.raises(mv.ReplyTimeout):
+        with pytest.raises(mv.errors.ReplyTimeout):
             envs.step(envs.action_space.sample())
         envs.close()
     assert still_alive([child]) == []

@@ -161,7 +161,7 @@ def test_envs_lost_in_the_reset_of_another_must_be_reset(autoreset: Any, how: st
             observations, _ = envs.reset(seed=7, options={"reset_mask": np.array([True, False, False])})
         assert observations[0][1] == 0 and os.listdir(tmp_path)
         for call in (lambda: envs.step(actions(range(3), 1)), lambda: envs.step(actions([1], 1), env_ids=[1])):
-            with pytest.raises(mv.RequestPending, match=r"envs \[1, 2\] .*reset\(env_ids=\[1, 2\]\)"):
+            with pytest.raises(mv.errors.RequestPending, match=r"envs \[1, 2\] .*reset\(env_ids=\[1, 2\]\)"):
                 call()
         envs.reset(env_ids=[1, 2], seed=7)
         envs.step(actions(range(3), 1))
@@ -174,9 +174,9 @@ def test_envs_lost_in_a_call_of_another_must_be_reset(phase: str) -> None:
     kwargs: Any = [{"what": "exit", "phase": phase}, {}]
     with mv.make_vec(Fault, 2, "process", workers=1, env_kwargs=kwargs, on_failure="restart") as envs:
         envs.reset(seed=7)
-        with pytest.raises(mv.WorkerDied):
+        with pytest.raises(mv.errors.WorkerDied):
             envs.call(phase, env_ids=[0]) if phase == "method" else envs.render(env_ids=[0])
-        with pytest.raises(mv.RequestPending, match=r"envs \[0, 1\]"):
+        with pytest.raises(mv.errors.RequestPending, match=r"envs \[0, 1\]"):
             envs.step(actions([1], 0), env_ids=[1])
         envs.reset(seed=7)
         envs.step(actions(range(2), 0))
@@ -192,7 +192,7 @@ def test_what_is_asked_of_others_does_not_hide_who_was_lost(other: str, gate: Ga
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         envs.send(actions([0, 1], 0), [0, 1])
         gate.wait_for_arrival()
-        with pytest.raises(mv.ReceiveTimeout):
+        with pytest.raises(mv.errors.ReceiveTimeout):
             envs.receive(timeout_s=0.3)
         assert envs.failures.worker_restarts == 1
         envs.call("method", env_ids=[2]) if other == "call" else envs.reset(env_ids=[2])
@@ -217,18 +217,19 @@ class RaisesAlways(Walk):
 @pytest.mark.parametrize("asked", ["step", "receive"])
 def test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset(asked: str) -> None:
     kwargs: Any = [{"raises": True}, {}, {}, {}]
-    how: Any = {"autoreset": "same_step", "on_failure": "restart", "restarts_per_minute": 1}
+    failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=1)
+    how: Any = {"autoreset": "same_step", "on_failure": failures}
     with mv.make_vec(RaisesAlways, 4, "process", workers=2, env_kwargs=kwargs, **how) as envs:
         envs.reset(seed=7)
         envs.step(actions(range(4), 0))
         os.kill(envs.worker_pids[1], signal.SIGKILL)
-        with pytest.raises(mv.EnvFailed, match="again"):
+        with pytest.raises(mv.errors.EnvFailed, match="again"):
             if asked == "step":
                 envs.step(actions(range(4), 1))
             else:
                 envs.send(actions(range(4), 1))
                 envs.receive()
-        with pytest.raises(mv.RequestPending, match=r"envs \[0, 2, 3\]"):
+        with pytest.raises(mv.errors.RequestPending, match=r"envs \[0, 2, 3\]"):
             envs.step(actions(range(4), 1))
 
 

@@ -64,12 +64,12 @@ def test_replacements_that_never_work_end_with_the_first_cause_and_say_how_often
     envs = make(Unlucky, env_kwargs=kwargs, on_failure="restart")
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.WorkerDied, match="exited with code 3") as caught:
+    with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
         envs.step(actions(range(config.num_envs), 1))
     assert "6 failures of worker" in str(caught.value) and "--restarts-per-minute" in str(caught.value)
     assert caught.value.__context__ is None or "_Death" not in repr(caught.value.__context__)
     for call in (envs.reset, lambda: envs.call("method")):
-        with pytest.raises(mv.WorkerDied, match="make a new one"):
+        with pytest.raises(mv.errors.WorkerDied, match="make a new one"):
             call()
 
 
@@ -94,7 +94,7 @@ def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
         env_kwargs=last_env(config, folder=str(happened)),
         autoreset="same_step",
         on_failure="restart",
-        reset_timeout_s=2.0,  # building has that deadline too
+        timeouts=mv.Timeouts(reset_s=2.0),  # building has that deadline too
     )
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
@@ -122,7 +122,7 @@ def test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset(autoreset: str, t
         envs.step(actions(range(4), 0))
         _, rewards, _, truncated, infos = envs.step(actions([0], 1), env_ids=[0])
         assert truncated.tolist() == [True] and infos["restarted"].tolist() == [True] and rewards.tolist() == [0.0]
-        with pytest.raises(mv.RequestPending, match=r"envs \[1, 2, 3\] have failed"):
+        with pytest.raises(mv.errors.RequestPending, match=r"envs \[1, 2, 3\] have failed"):
             envs.step(actions([1, 2], 1), env_ids=[1, 2])
         envs.reset(env_ids=[1, 2, 3], seed=7)
         envs.step(actions(range(4), 2))
@@ -136,7 +136,9 @@ def test_a_worker_that_hangs_is_noticed_while_others_are_received(
 ) -> None:
     """Its time runs from when it was asked, however often somebody asks for others."""
     last = config.num_envs - 1
-    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate)), on_failure=on_failure, reply_timeout_s=0.5)
+    envs = make(
+        Gated, env_kwargs=last_env(config, gate=str(gate)), on_failure=on_failure, timeouts=mv.Timeouts(reply_s=0.5)
+    )
     envs.reset(seed=0)
     envs.send(actions(range(config.num_envs), 0))
     gate.wait_for_arrival()
@@ -144,7 +146,7 @@ def test_a_worker_that_hangs_is_noticed_while_others_are_received(
     for _ in range(10_000):
         try:
             batch = envs.receive(min_envs=1, timeout_s=30)
-        except mv.ReplyTimeout as error:
+        except mv.errors.ReplyTimeout as error:
             assert on_failure == "raise" and last in error.env_ids
             gate.open()
             break
@@ -158,10 +160,15 @@ def test_a_worker_that_hangs_is_noticed_while_others_are_received(
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 def test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered(make: Make, config: Configuration) -> None:
-    envs = make(BadStart, env_kwargs=last_env(config, bad=True), autoreset="same_step", on_bad_value="truncate")
+    envs = make(
+        BadStart,
+        env_kwargs=last_env(config, bad=True),
+        autoreset="same_step",
+        on_failure=mv.FailureOptions(on_bad_value="truncate"),
+    )
     envs.reset(seed=0)
     envs.step(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.EnvFailed, match="BadValue"):
+    with pytest.raises(mv.errors.EnvFailed, match="BadValue"):
         envs.step(actions(range(config.num_envs), 1))
     assert envs.failures.bad_values == 2
 
@@ -177,7 +184,7 @@ def test_an_info_that_is_no_dict_is_named(
     make: Make, config: Configuration, phase: str, info: Any, infos: bool
 ) -> None:
     envs = make(OddInfos, env_kwargs=last_env(config, phase=phase, info=info), infos=infos)
-    with pytest.raises(mv.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict") as caught:
         envs.reset(seed=0)
         envs.step(actions(range(config.num_envs), 0))
     assert caught.value.env_ids == (config.num_envs - 1,)
@@ -191,7 +198,7 @@ def test_a_last_info_that_is_no_dict_is_named(make: Make, config: Configuration,
     kwargs = [{}] * (config.num_envs - 1) + [{"phase": "end", "info": info}]
     envs = make(OddInfos, env_kwargs=kwargs, autoreset="same_step")
     envs.reset(seed=0)
-    with pytest.raises(mv.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict"):
+    with pytest.raises(mv.errors.EnvFailed, match=rf"info is a {type(info).__name__}, not a dict"):
         for k in range(5):
             envs.step(actions(range(config.num_envs), k))
 
@@ -210,9 +217,9 @@ def test_a_restart_that_was_refused_is_not_counted(make: Make, config: Configura
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("again")
 
-    envs = make(Raises, on_failure="restart", restarts_per_minute=1)
+    envs = make(Raises, on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=1))
     envs.reset(seed=0)
-    with pytest.raises(mv.EnvFailed, match="again"):
+    with pytest.raises(mv.errors.EnvFailed, match="again"):
         for k in range(3):
             envs.step(actions(range(config.num_envs), k))
     assert envs.failures.env_restarts <= len(config.ranges)
@@ -225,20 +232,21 @@ def test_our_own_errors_can_be_pickled(phase: str) -> None:
     from multiverse.core.errors import RemoteError
 
     errors = [
-        mv.WorkerDied(1, range(2, 4), "was killed", "try this", phase, 100),
-        mv.ReplyTimeout(1, range(2, 4), phase, 3.0, "it is sleeping", "a stack", 100),
-        mv.EnvFailed(f"raised in {phase}", 1, [RemoteError("ValueError", "bad", "", 2)]),
+        mv.errors.WorkerDied(1, range(2, 4), "was killed", "try this", phase, 100),
+        mv.errors.ReplyTimeout(1, range(2, 4), phase, 3.0, "it is sleeping", "a stack", 100),
+        mv.errors.EnvFailed(f"raised in {phase}", 1, [RemoteError("ValueError", "bad", "", 2)]),
     ]
     for error in errors:
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error) and str(again) == str(error) and again.__dict__ == error.__dict__
 
 
-@pytest.mark.parametrize("name", ["reply_timeout_s", "reset_timeout_s"])
+@pytest.mark.parametrize("name", ["reply_s", "reset_s"])
 def test_an_infinite_timeout_is_none(name: str) -> None:
-    with mv.make_vec(Walk, 2, "process", workers=1, on_failure="restart", **{name: float("inf")}) as envs:
+    timeouts = mv.Timeouts(**{name: float("inf")})  # type: ignore[arg-type]
+    with mv.make_vec(Walk, 2, "process", workers=1, on_failure="restart", timeouts=timeouts) as envs:
         envs.reset(seed=0)
         os.kill(envs.worker_pids[0], 9)
         assert envs.step(actions(range(2), 0))[3].all()
-    with pytest.raises(mv.InvalidRequest, match="at most"):
-        mv.make_vec(Walk, 2, close_timeout_s=1e10)
+    with pytest.raises(mv.errors.InvalidRequest, match="at most"):
+        mv.make_vec(Walk, 2, timeouts=mv.Timeouts(close_s=1e10))

@@ -76,7 +76,7 @@ def test_memory_error_replaces_the_env_where_no_process_can_be_replaced(
 def test_memory_error_without_restarts_is_an_error_of_its_env(tmp_path: Path) -> None:
     with mv.make_vec(Leaks, 1, "process", env_kwargs={"note": str(tmp_path / "note"), "phase": "step"}) as envs:
         envs.reset(seed=7)
-        with pytest.raises(mv.EnvFailed, match="MemoryError"):
+        with pytest.raises(mv.errors.EnvFailed, match="MemoryError"):
             steps(envs, 4)
         envs.reset(seed=7)
         steps(envs, 2)
@@ -119,7 +119,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[int | None, int]:
 def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
     make: Make, config: Configuration, asked: str, held: dict[int | None, int], told: Told
 ) -> None:
-    envs = make(Walk, on_failure="restart", worker_memory_limit="2 MiB")
+    envs = make(Walk, on_failure=mv.FailureOptions(on_failure="restart", worker_memory_limit="2 MiB"))
     envs.reset(seed=7)
     assert not any(steps(envs, 2))
     held[pid := envs.worker_pids[-1]] = 3 * MIB
@@ -141,7 +141,8 @@ def test_worker_that_was_busy_at_the_last_look_is_checked_before_its_own_next_re
     held: dict[int | None, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in asynchronous runs, where one worker is asked while the others are busy."""
-    with mv.make_vec(Walk, 2, "process", workers=2, on_failure="restart", worker_memory_limit="2MiB") as envs:
+    failures = mv.FailureOptions(on_failure="restart", worker_memory_limit="2MiB")
+    with mv.make_vec(Walk, 2, "process", workers=2, on_failure=failures) as envs:
         envs.reset(seed=7)
         before = envs.worker_pids
         envs.send(np.array([0]), [1])
@@ -163,7 +164,11 @@ def test_worker_that_really_leaks_is_replaced_above_its_memory_limit(monkeypatch
     monkeypatch.setattr(worker_memory, "LOOK_EVERY_S", 0.0)
     kwargs = {"phase": "step", "leak_bytes": 16 * MIB, "touch": True}
     with mv.make_vec(
-        Leaks, 1, "process", env_kwargs=kwargs, on_failure="restart", worker_memory_limit=size + 48 * MIB
+        Leaks,
+        1,
+        "process",
+        env_kwargs=kwargs,
+        on_failure=mv.FailureOptions(on_failure="restart", worker_memory_limit=size + 48 * MIB),
     ) as envs:
         envs.reset(seed=7)
         steps(envs, 16)
@@ -190,13 +195,13 @@ def test_training_replaces_workers_above_the_memory_limit(
 
 @pytest.mark.fault("A15")
 def test_memory_limit_below_what_a_new_worker_holds_is_refused(held: dict[int | None, int]) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"holds 1\.0 MiB when its envs have just been built"):
-        mv.make_vec(Walk, 1, "process", on_failure="restart", worker_memory_limit="1MB")
+    with pytest.raises(mv.errors.InvalidRequest, match=r"holds 1\.0 MiB when its envs have just been built"):
+        mv.make_vec(Walk, 1, "process", on_failure=mv.FailureOptions(on_failure="restart", worker_memory_limit="1MB"))
 
 
 def test_memory_limit_needs_restarts() -> None:
-    with pytest.raises(mv.InvalidRequest, match="on_failure='restart'"):
-        mv.make_vec(Walk, 1, "process", worker_memory_limit="2GiB")
+    with pytest.raises(mv.errors.InvalidRequest, match="on_failure='restart'"):
+        mv.make_vec(Walk, 1, "process", on_failure=mv.FailureOptions(worker_memory_limit="2GiB"))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +214,7 @@ def test_amounts_of_memory_are_understood(given: int | str, expected: int) -> No
 
 @pytest.mark.parametrize("given", ["", "much", "2 Gib i", "-1", 0, True, "1.2.3MB", "GiB"])
 def test_other_amounts_of_memory_are_refused(given: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"^limit="):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"^limit="):
         number_of_bytes("limit", given)
 
 

@@ -77,5 +77,5 @@ def test_what_is_used_in_time_is_the_same_as_with_copies(make: Make, config: Con
 @pytest.mark.fault("B9")
 @pytest.mark.parametrize("word", [None, "poisson", 2])
 def test_another_word_for_it_is_refused(word: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match="copy="):
+    with pytest.raises(mv.errors.InvalidRequest, match="copy="):
         mv.make_vec(Walk, 2, "serial", copy=word)

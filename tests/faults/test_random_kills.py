@@ -57,11 +57,9 @@ def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
     envs: mv.VectorEnv = make(
         InOrder,
         env_kwargs=[{"index": i, "blob": BLOB_BYTES} for i in range(n)],
-        on_failure="restart",
-        restarts_per_minute=10_000,
+        on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=10_000),
         autoreset="same_step",
-        reply_timeout_s=PATIENCE_S,
-        reset_timeout_s=PATIENCE_S,
+        timeouts=mv.Timeouts(reply_s=PATIENCE_S, reset_s=PATIENCE_S),
     )
     envs.reset(seed=0)
     killer = Killer(envs, kills)

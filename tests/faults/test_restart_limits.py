@@ -105,7 +105,7 @@ def test_env_that_raises_every_600_steps_of_an_endless_episode_is_always_restart
 def test_env_that_raises_in_half_of_its_episodes_is_given_up(make: Make, config: Configuration, autoreset: str) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="raise", at=7), autoreset=autoreset, on_failure="restart")
     with pytest.raises(
-        mv.EnvFailed, match=f"{FAILURES_COMPARED} failures of env {config.num_envs - 1} within"
+        mv.errors.EnvFailed, match=f"{FAILURES_COMPARED} failures of env {config.num_envs - 1} within"
     ) as caught:
         run(envs, 1000)
     assert "--restarts-per-minute" in one_line(caught.value) and "multiverse resume" in one_line(caught.value)
@@ -125,7 +125,7 @@ def test_worker_that_dies_in_every_few_episodes_is_always_replaced(make: Make, c
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 def test_worker_that_dies_in_its_first_reset_each_time_is_given_up(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="exit", phase="reset"), on_failure="restart")
-    with pytest.raises(mv.WorkerDied, match=f"{RESTARTS_IN_A_ROW + 1} failures of worker") as caught:
+    with pytest.raises(mv.errors.WorkerDied, match=f"{RESTARTS_IN_A_ROW + 1} failures of worker") as caught:
         envs.reset(seed=7)
     assert "0 completed episodes and 0 env steps" in str(caught.value) and "--restarts-per-minute" in str(caught.value)
 
@@ -144,7 +144,7 @@ def test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced(tmp
 @pytest.mark.fault("A7", "G4")
 @pytest.mark.parametrize(("steps", "in_a_row"), [(499, 3), (500, 1)])
 def test_timeouts_with_many_steps_between_them_are_not_in_a_row(steps: int, in_a_row: int) -> None:
-    hangs, timeout = HangsInARow(), mv.ReplyTimeout(0, range(2), "step", 60.0, "it is sleeping", "")
+    hangs, timeout = HangsInARow(), mv.errors.ReplyTimeout(0, range(2), "step", 60.0, "it is sleeping", "")
     for k in range(3):
         hangs.note(timeout, k * steps)
     assert len(hangs.causes) == in_a_row
@@ -181,9 +181,11 @@ def test_value_named_by_the_error_would_have_sufficed(rate: int | None, every_s:
 @pytest.mark.fault("A7")
 def test_rate_that_is_given_limits_all_envs_of_a_worker_together() -> None:
     kwargs = [{"what": "raise", "at": 12}] * 4
-    settings: dict[str, Any] = {"on_failure": "restart", "restarts_per_minute": 3}
-    expected = pytest.raises(mv.EnvFailed, match=r"failure 4 of envs .* within a minute exceeds restarts_per_minute=3")
-    with mv.make_vec(Fault, 4, "serial", env_kwargs=kwargs, **settings) as envs, expected:
+    failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=3)
+    expected = pytest.raises(
+        mv.errors.EnvFailed, match=r"failure 4 of envs .* within a minute exceeds restarts_per_minute=3"
+    )
+    with mv.make_vec(Fault, 4, "serial", env_kwargs=kwargs, on_failure=failures) as envs, expected:
         run(envs, 20)
 
 
@@ -207,5 +209,5 @@ def test_evaluation_with_single_failures_is_not_played_again(caplog: pytest.LogC
 
 
 def test_rate_below_one_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="restarts_per_minute=0"):
-        mv.make_vec(Walk, 1, "serial", on_failure="restart", restarts_per_minute=0)
+    with pytest.raises(mv.errors.InvalidRequest, match="restarts_per_minute=0"):
+        mv.make_vec(Walk, 1, "serial", on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=0))

@@ -115,7 +115,7 @@ def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
 def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="exit", at=1), on_failure="restart")
     envs.reset(seed=7)
-    with pytest.raises(mv.WorkerDied, match="exited with code 3") as caught:
+    with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
         steps(envs, 20)
     assert caught.value.env_ids == config.last_range
     assert envs.failures.worker_restarts == 5
@@ -129,7 +129,7 @@ def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuratio
 def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="raise", at=1), on_failure="restart")
     envs.reset(seed=7)
-    with pytest.raises(mv.EnvFailed, match="asked to fail") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
         steps(envs, 20)
     assert caught.value.env_ids == (config.num_envs - 1,)
 
@@ -145,12 +145,14 @@ def test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised(
 ) -> None:
     path = tmp_path / "failures"
     kwargs = last_env(config, path=str(path), ends=ends)
-    envs = make(FailsEachTime, env_kwargs=kwargs, on_failure="restart", restarts_per_minute=3)
+    envs = make(
+        FailsEachTime, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=3)
+    )
     envs.reset(seed=7)
     with pytest.raises(mv.MultiverseError, match=r"failure 1$|exited with code 1 ") as caught:
         steps(envs, 20)
     assert path.stat().st_size == 4  # the first, and the three that were started in its place
-    assert isinstance(caught.value, mv.EnvFailed if ends == "raise" else mv.WorkerDied)
+    assert isinstance(caught.value, mv.errors.EnvFailed if ends == "raise" else mv.errors.WorkerDied)
 
 
 @pytest.mark.fault("A7")
@@ -160,7 +162,7 @@ def test_failing_before_the_first_good_reset_is_not_tried_again(
 ) -> None:
     path = tmp_path / "failures"
     envs = make(FailsEachTime, env_kwargs=last_env(config, path=str(path), phase="reset"), on_failure="restart")
-    with pytest.raises(mv.EnvFailed, match="failure 1"):
+    with pytest.raises(mv.errors.EnvFailed, match="failure 1"):
         envs.reset(seed=7)
     assert path.stat().st_size == 1
 
@@ -203,9 +205,9 @@ def test_a_replacement_that_dies_in_its_turn_is_replaced_and_begins_an_episode(
 def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="kill", phase="method"), on_failure="restart")
     envs.reset(seed=7)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.call("method")
-    with pytest.raises(mv.RequestPending, match="reset"):
+    with pytest.raises(mv.errors.RequestPending, match="reset"):
         steps(envs, 1)
     envs.reset(env_ids=list(config.last_range), seed=3)
     steps(envs, 2)
@@ -214,7 +216,7 @@ def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, 
 @pytest.mark.fault("A3", "A4")
 @with_processes
 def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
-    envs = make(Walk, on_failure="restart", reply_timeout_s=0.3)
+    envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3))
     envs.reset(seed=7)
     (before,) = steps(envs, 1)
     os.kill(envs.worker_pids[-1], signal.SIGSTOP)
@@ -265,7 +267,7 @@ def test_auto_with_restart_chooses_processes() -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="on_failure"):
+    with pytest.raises(mv.errors.InvalidRequest, match="on_failure"):
         mv.make_vec("CartPole-v1", 2, on_failure="ignore")  # type: ignore[arg-type]
 
 
@@ -273,7 +275,7 @@ def test_an_unknown_policy_is_refused() -> None:
 @pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN], ids=str)
 def test_after_one_worker_was_replaced_the_death_of_another_is_seen_as_one(make: Make, config: Configuration) -> None:
     """And not as a hang: nobody waits for a deadline."""
-    envs = make(Walk, on_failure="restart", reply_timeout_s=10, reset_timeout_s=10)
+    envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=10, reset_s=10))
     envs.reset(seed=7)
     for k, worker in enumerate((0, 1, 0, 1)):
         os.kill(envs.worker_pids[worker], signal.SIGKILL)

@@ -75,7 +75,7 @@ def test_a_worker_that_dies_in_a_row_costs_that_row(row: int, tmp_path: Path) ->
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize("deed", ["hangs", "raises"])
 def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> None:
-    with made(tmp_path, 3, deed, "in workers", reply_timeout_s=1.0) as envs:
+    with made(tmp_path, 3, deed, "in workers", timeouts=mv.Timeouts(reply_s=1.0)) as envs:
         (first, _), failures, episodes = rollouts(envs)
     lost = 2 if deed == "hangs" else 1  # the worker's envs, or the one
     assert (~first["valid"]).sum() == lost and not first["valid"][2, 1]
@@ -113,7 +113,8 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
     monkeypatch.setattr(Supervisor, "allow", allow)
     makers = [lambda: Woken(str(note), 4, "raises"), Mortal]
     with make_with_fields(makers, executor="process", workers=1, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
-                     infos=False, on_failure="restart", fields=fields_for(2), reply_timeout_s=1.0) as envs:  # fmt: skip
+                     infos=False, on_failure="restart", fields=fields_for(2),
+                     timeouts=mv.Timeouts(reply_s=1.0)) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         told = collector.collect([policy_for(envs)], np.random.default_rng(1))
         assert told is not None and told.lost_steps == 2
@@ -217,7 +218,7 @@ def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str
     fields = None if where == "in the caller" else fields_for(2)
     makers, on_failure = [lambda: Gagged(str(tmp_path / "note")), Mortal], "raise" if where == "raise" else "restart"
     with make_with_fields(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
-                     on_failure=on_failure, fields=fields, reply_timeout_s=1.0) as envs:  # fmt: skip
+                     on_failure=on_failure, fields=fields, timeouts=mv.Timeouts(reply_s=1.0)) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
         if where == "raise":
             with pytest.raises(ReplyTimeout, match="SIGSTOP"):
@@ -232,7 +233,7 @@ def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize(("deed", "error"), [("dies", WorkerDied), ("hangs", ReplyTimeout), ("raises", EnvFailed)])
 def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, error: Any, tmp_path: Path) -> None:
-    with made(tmp_path, 3, deed, "in workers", on_failure="raise", reply_timeout_s=1.0) as envs:
+    with made(tmp_path, 3, deed, "in workers", on_failure="raise", timeouts=mv.Timeouts(reply_s=1.0)) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(error, match="env 1" if deed == "raises" else "step"):
             collector.collect([policy_for(envs)], np.random.default_rng(1))
@@ -244,7 +245,7 @@ def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, e
 def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
     """The deadline is a step's: a rollout may take longer than it."""
     with make_with_fields(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, fields=fields_for(2),
-                          reset_plan=mv.DerivedSeeds(4), reply_timeout_s=0.5) as envs:  # fmt: skip
+                          reset_plan=mv.DerivedSeeds(4), timeouts=mv.Timeouts(reply_s=0.5)) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
         assert collector.collect([policy_for(envs)], np.random.default_rng(1)) is not None
         assert envs.failures.timeouts == 0
@@ -276,7 +277,10 @@ def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("executor", ["serial", "thread", "hybrid"])
 def test_of_rows_cut_short_by_an_env_every_step_is_sent_once_and_none_is_used(executor: Any, at: int) -> None:
     """The row it failed in was sent too, and what was restarted in it counts once."""
-    how: dict[str, Any] = {"on_failure": "restart", "restarts_per_minute": 1, "autoreset": "same_step"}
+    how: dict[str, Any] = {
+        "autoreset": "same_step",
+        "on_failure": mv.FailureOptions(on_failure="restart", restarts_per_minute=1),
+    }
     how |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
     with make_with_fields(functools.partial(Broken, at=at), 4, executor, **how) as envs:
         collector, _, _ = collecting(envs)

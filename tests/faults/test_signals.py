@@ -16,11 +16,11 @@ import multiverse as mv
 from tests.fault_envs import Fault
 
 executor, method, doing, close_timeout_s = sys.argv[1:5]
-how = {} if executor == "serial" else {"workers": 1 if executor == "hybrid" else 2}
-if method != "-":
-    how["start_method"] = method
+count = None if executor == "serial" else 1 if executor == "hybrid" else 2
+workers = mv.WorkerOptions(count=count, start_method=None if method == "-" else method)
+timeouts = mv.Timeouts(close_s=float(close_timeout_s))
 kwargs = [{}] * 3 + [{"what": "sleep"} if doing == "waiting" else {}]
-envs = mv.make_vec(Fault, 4, executor, env_kwargs=kwargs, close_timeout_s=float(close_timeout_s), **how)
+envs = mv.make_vec(Fault, 4, executor, env_kwargs=kwargs, workers=workers, timeouts=timeouts)
 envs.reset(seed=0)
 say("pids", *children())
 actions = np.zeros(4, np.int64)

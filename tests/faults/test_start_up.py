@@ -50,7 +50,13 @@ def a_thread_holds_the_lock() -> Iterator[None]:
 @pytest.mark.usefixtures("a_thread_holds_the_lock")
 def test_workers_know_nothing_of_the_locks_that_the_programs_threads_hold(method: Any) -> None:
     """The default is not fork: a copy of this process would wait for that lock for ever."""
-    with mv.make_vec(TakesTheLock, 2, "process", workers=2, start_method=method, reply_timeout_s=20) as envs:
+    with mv.make_vec(
+        TakesTheLock,
+        2,
+        "process",
+        workers=mv.WorkerOptions(count=2, start_method=method),
+        timeouts=mv.Timeouts(reply_s=20),
+    ) as envs:
         assert envs.plan.start_method == (method or "forkserver")
         envs.reset(seed=0)
         envs.step(np.zeros(2, np.int64))
@@ -81,7 +87,7 @@ def test_workers_can_be_forked_beside_other_threads() -> None:
 def test_a_refusal_starts_nothing(executor: Any) -> None:
     lock = threading.Lock()
     fork_server.stop_fork_server()
-    with pytest.raises(mv.PreflightError, match="cannot be sent to a worker process") as caught:
+    with pytest.raises(mv.errors.PreflightError, match="cannot be sent to a worker process") as caught:
         mv.make_vec(lambda: Walk() if lock else None, 2, executor, workers=1)
     assert "\n" not in str(caught.value)
     assert psutil.Process().children() == []
@@ -98,11 +104,12 @@ soft, hard, workers = map(int, sys.argv[2:5])
 opened = psutil.Process().num_fds()
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 try:
-    with mv.make_vec(Walk, workers, "process", workers=workers, start_method=sys.argv[1]) as envs:
+    options = mv.WorkerOptions(count=workers, start_method=sys.argv[1])
+    with mv.make_vec(Walk, workers, "process", workers=options) as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(workers, np.int64))
     say("worked", resource.getrlimit(resource.RLIMIT_NOFILE)[0] > soft)
-except mv.PreflightError as error:
+except mv.errors.PreflightError as error:
     say("refused", opened, len(children()), error)
 """
 
@@ -134,7 +141,7 @@ def test_a_block_larger_than_the_memory_is_refused_with_both_numbers_and_leaves_
 ) -> None:
     monkeypatch.setattr(machine, "memory_available", lambda: 1_000_000)
     large = spaces.Box(0, 255, (600, 500, 3), np.uint8)
-    with pytest.raises(mv.PreflightError, match=r"needs 3,[67]\d\d,\d\d\d bytes and 1,000,000 are available"):
+    with pytest.raises(mv.errors.PreflightError, match=r"needs 3,[67]\d\d,\d\d\d bytes and 1,000,000 are available"):
         config.make(lambda: AnySpace(large, spaces.Discrete(3)))
     assert worker_processes() == []
 
@@ -154,7 +161,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     mv.make_vec(lambda: AnySpace(spaces.Box(0, 255, (600, 500, 3), np.uint8), spaces.Discrete(3)), 4, "process")
     say("worked")
-except mv.PreflightError as error:
+except mv.errors.PreflightError as error:
     say("refused", error)
 """
     (line,) = quiet_program(text)
@@ -176,7 +183,7 @@ def names():
 
 before = names()
 for method in ("forkserver", "fork", "spawn"):
-    with mv.make_vec(Walk, 4, "process", workers=2, start_method=method) as envs:
+    with mv.make_vec(Walk, 4, "process", workers=mv.WorkerOptions(count=2, start_method=method)) as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(4, np.int64))
         maps = [Path(f"/proc/{pid}/maps").read_text() for pid in (os.getpid(), *envs.worker_pids)]

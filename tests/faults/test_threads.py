@@ -19,9 +19,9 @@ from tests.processes import still_alive
 def test_a_hung_thread_is_told_as_one_and_the_others_can_be_closed(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     kwargs = [{}] * 3 + [{"gate": str(gate), "phase": "step"}]
-    envs = THREAD.make(Gated, env_kwargs=kwargs, reply_timeout_s=0.3, close_timeout_s=0.2, on_failure="restart")
+    envs = THREAD.make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=0.3, close_s=0.2), on_failure="restart")
     envs.reset(seed=0)
-    with pytest.raises(mv.ReplyTimeout, match="threads cannot be killed") as caught:
+    with pytest.raises(mv.errors.ReplyTimeout, match="threads cannot be killed") as caught:
         envs.step(actions(range(4), 0))
     assert caught.value.env_ids == THREAD.last_range
     assert "wait_at" in caught.value.stack
@@ -37,11 +37,11 @@ from tests.fault_envs import Fault
 
 ending = sys.argv[1]
 kwargs = [{}] * 3 + [{"what": "sleep"}]
-envs = mv.make_vec(Fault, 4, "thread", workers=2, env_kwargs=kwargs, reply_timeout_s=0.3, close_timeout_s=0.2)
+envs = mv.make_vec(Fault, 4, "thread", workers=2, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=0.3, close_s=0.2))
 envs.reset(seed=0)
 try:
     envs.step(np.zeros(4, np.int64))
-except mv.ReplyTimeout as error:
+except mv.errors.ReplyTimeout as error:
     say("told", *str(error).split())
 if ending == "close":
     envs.close()
@@ -72,14 +72,14 @@ def test_sys_exit_in_an_envs_thread_ends_neither_the_program_nor_in_silence(phas
         }
         if phase != "reset":
             envs.reset(seed=0)
-        with pytest.raises((mv.EnvFailed, mv.WorkerDied), match="SystemExit") as caught:
+        with pytest.raises((mv.errors.EnvFailed, mv.errors.WorkerDied), match="SystemExit") as caught:
             calls[phase]()
         assert caught.value.env_ids in (THREAD.last_range, (3,))
 
 
 @pytest.mark.fault("A19")
 def test_sys_exit_while_an_envs_thread_builds_it_is_an_error() -> None:
-    with pytest.raises((mv.EnvFailed, mv.WorkerDied), match="SystemExit"):
+    with pytest.raises((mv.errors.EnvFailed, mv.errors.WorkerDied), match="SystemExit"):
         THREAD.make(Fault, env_kwargs=[{}] * 3 + [{"what": "system_exit", "phase": "constructor"}])
 
 

@@ -36,9 +36,9 @@ def let_go(gate: Gate) -> None:
 @pytest.mark.fault("A4", "A19")
 @with_workers
 def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, config: Configuration, gate: Gate) -> None:
-    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), reply_timeout_s=SHORT_S)
+    envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), timeouts=mv.Timeouts(reply_s=SHORT_S))
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout, match="step") as caught:
+    with pytest.raises(mv.errors.ReplyTimeout, match="step") as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert caught.value.env_ids == config.last_range
     assert "fault_envs.py" in caught.value.stack
@@ -49,13 +49,13 @@ def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, con
 @with_workers
 def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configuration, gate: Gate) -> None:
     kwargs = last_env(config, gate=str(gate), phase="reset")
-    envs = make(Gated, env_kwargs=kwargs, reply_timeout_s=60)
+    envs = make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=60))
     at_ease = envs._executor.timeouts
     envs._executor.timeouts = replace(at_ease, reset_s=SHORT_S)  # not from the start: building has that deadline too
-    with pytest.raises(mv.ReplyTimeout, match="reset"):
+    with pytest.raises(mv.errors.ReplyTimeout, match="reset"):
         envs.reset(seed=7)
     envs._executor.timeouts = at_ease
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(actions(range(config.num_envs), 0))
     let_go(gate)
     envs.reset(seed=7)
@@ -67,11 +67,10 @@ def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: 
     envs = make(
         Fault,
         env_kwargs=last_env(config, what="hold_the_gil"),
-        reply_timeout_s=SHORT_S,
-        close_timeout_s=0.2,
+        timeouts=mv.Timeouts(reply_s=SHORT_S, close_s=0.2),
     )
     envs.reset(seed=7)
-    with pytest.raises(mv.ReplyTimeout) as caught:
+    with pytest.raises(mv.errors.ReplyTimeout) as caught:
         envs.step(actions(range(config.num_envs), 0))
     assert "_do_hold_the_gil" in caught.value.stack
     envs.close()  # bounded: killed from outside
@@ -80,10 +79,10 @@ def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: 
 @pytest.mark.fault("A3")
 @with_processes
 def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, config: Configuration) -> None:
-    envs = make(Walk, reply_timeout_s=SHORT_S, close_timeout_s=0.2)
+    envs = make(Walk, timeouts=mv.Timeouts(reply_s=SHORT_S, close_s=0.2))
     envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGSTOP)
-    with pytest.raises(mv.ReplyTimeout, match="SIGSTOP"):
+    with pytest.raises(mv.errors.ReplyTimeout, match="SIGSTOP"):
         envs.step(actions(range(config.num_envs), 0))
     envs.close()
 
@@ -93,27 +92,27 @@ def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, con
 def test_a_stopped_worker_that_goes_on_has_lost_nothing(make: Make, config: Configuration) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 2)
-    envs = make(Walk, reply_timeout_s=SHORT_S)
+    envs = make(Walk, timeouts=mv.Timeouts(reply_s=SHORT_S))
     envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGSTOP)
-    with pytest.raises(mv.ReplyTimeout):
+    with pytest.raises(mv.errors.ReplyTimeout):
         envs.step(actions(range(n), 0))
     os.kill(envs.worker_pids[-1], signal.SIGCONT)
     assert_same(list(envs.receive().rewards), [expected[i][0][1] for i in range(n)])
 
 
-@pytest.mark.parametrize("name", ["reply_timeout_s", "reset_timeout_s", "close_timeout_s"])
+@pytest.mark.parametrize("name", ["reply_s", "reset_s", "close_s"])
 def test_a_timeout_must_be_more_than_nothing(name: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=name):
-        mv.make_vec("CartPole-v1", 2, "serial", **{name: 0})
+    with pytest.raises(mv.errors.InvalidRequest, match=name):
+        mv.make_vec("CartPole-v1", 2, "serial", timeouts=mv.Timeouts(**{name: 0}))
 
 
 @pytest.mark.fault("A4")
 def test_without_a_word_a_step_may_take_a_minute_and_a_reset_five() -> None:
-    defaults = {name: parameter.default for name, parameter in inspect.signature(mv.make_vec).parameters.items()}
-    assert (defaults["reply_timeout_s"], defaults["reset_timeout_s"]) == ("auto", 300.0)
+    default = inspect.signature(mv.make_vec).parameters["timeouts"].default
+    assert (default.reply_s, default.reset_s) == ("auto", 300.0)
     with mv.make_vec(Walk, 2, "thread", workers=1) as envs:
-        assert (envs._executor.timeouts.reply_s, envs._executor.timeouts.reset_s) == (60.0, 300.0)
+        assert (envs._executor.timeouts.step_s, envs._executor.timeouts.reset_s) == (60.0, 300.0)
 
 
 @pytest.mark.fault("A4", "A5", "A3")
@@ -130,8 +129,7 @@ def test_with_restart_whatever_hangs_is_killed_from_outside_and_the_others_go_on
         Fault,
         env_kwargs=last_env(config, what=what, at=2),
         on_failure="restart",
-        reply_timeout_s=2 * SHORT_S,
-        close_timeout_s=0.2,
+        timeouts=mv.Timeouts(reply_s=2 * SHORT_S, close_s=0.2),
     )
     with SERIAL.make(Walk, n) as oracle:
         expected = lock_step(oracle, 3)
@@ -158,7 +156,7 @@ def test_close_ends_a_worker_whatever_it_is_doing(config: Configuration, what: s
     envs.reset(seed=7)
     pids = envs.worker_pids
     envs.send(actions(range(config.num_envs), 0))
-    with pytest.raises(mv.ReceiveTimeout):
+    with pytest.raises(mv.errors.ReceiveTimeout):
         envs.receive(timeout_s=SHORT_S)
     envs.close(timeout_s=0.2)
     assert still_alive(pids) == []

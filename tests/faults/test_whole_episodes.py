@@ -21,9 +21,14 @@ def made(workers: int = 2, executor: Any = "process", **fault: Any) -> mv.Vector
     """Envs 0 and 1 in the first worker, 2 and 3 in the second (with hybrid, the only one): env 2 misbehaves."""
     makers = [meta, meta, partial(meta, **fault), meta]
     return mv.make_vec(
-        makers, executor=executor, workers=workers, tasks=TASKS, autoreset="disabled", on_failure="restart",
-        on_bad_value="truncate", reply_timeout_s=1.0 if fault.get("deed") == "hangs" else 60.0,
-    )  # fmt: skip
+        makers,
+        executor=executor,
+        workers=workers,
+        tasks=TASKS,
+        autoreset="disabled",
+        on_failure=mv.FailureOptions(on_failure="restart", on_bad_value="truncate"),
+        timeouts=mv.Timeouts(reply_s=1.0 if fault.get("deed") == "hangs" else 60.0),
+    )
 
 
 def plan(attempt: int, number: int) -> mv.ResetRequest:
@@ -107,7 +112,10 @@ def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp
 def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
     fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
     options: dict[str, Any] = {"executor": "process", "workers": 2, "tasks": TASKS, "autoreset": "disabled"}
-    with mv.make_vec([meta, meta, meta, fault], **options) as envs, pytest.raises(mv.WorkerDied, match="envs 2-3"):
+    with (
+        mv.make_vec([meta, meta, meta, fault], **options) as envs,
+        pytest.raises(mv.errors.WorkerDied, match="envs 2-3"),
+    ):
         EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
 
 

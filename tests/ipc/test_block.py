@@ -114,7 +114,7 @@ def test_memory_that_is_not_there_is_refused_with_the_bytes_needed(
     block = Block.empty()
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(mv.PreflightError, match="12,345,678 bytes"):
+    with pytest.raises(mv.errors.PreflightError, match="12,345,678 bytes"):
         block.resize(12_345_678)
     block.close()
 
@@ -145,6 +145,6 @@ def test_a_vector_env_that_does_not_fit_is_refused_and_leaves_nothing(monkeypatc
     before = sorted(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(mv.PreflightError, match="No space left"):
+    with pytest.raises(mv.errors.PreflightError, match="No space left"):
         mv.make_vec(Walk, 2, "process", workers=2)
     assert sorted(os.listdir("/proc/self/fd")) == before

@@ -35,7 +35,7 @@ def control() -> np.ndarray:
 @pytest.fixture
 def ends(control: np.ndarray) -> tuple[CallerMailbox, WorkerMailbox]:
     bells = SilentBell(), SilentBell()
-    return CallerMailbox(control, 0, *bells), WorkerMailbox(control, 0, *bells)
+    return CallerMailbox(control, 0, bells), WorkerMailbox(control, 0, bells)
 
 
 Ends = tuple[CallerMailbox, WorkerMailbox]
@@ -121,8 +121,8 @@ def test_only_a_sleeper_is_rung_for(ends: Ends) -> None:
 
 def test_each_worker_has_its_own_words(control: np.ndarray) -> None:
     bells = SilentBell(), SilentBell()
-    callers = [CallerMailbox(control, w, *bells) for w in range(2)]
-    workers = [WorkerMailbox(control, w, *bells) for w in range(2)]
+    callers = [CallerMailbox(control, w, bells) for w in range(2)]
+    workers = [WorkerMailbox(control, w, bells) for w in range(2)]
     callers[1].post(9, 1)
     assert not workers[0].requested()
     assert workers[1].take() == 9

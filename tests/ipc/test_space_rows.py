@@ -135,7 +135,7 @@ def test_a_batch_of_the_wrong_length_is_refused_and_leaves_no_trace(space: Any, 
     batch, longer = samples(batched, 1, seed)[0], samples(batch_space(space, 5), 1, seed)[0]
     writer, read = ActionWriter(space, views, name), actions_reader(space, views, name, slice(0, 3))
     writer.write_all(batch)
-    with pytest.raises(mv.InvalidActions):
+    with pytest.raises(mv.errors.InvalidActions):
         writer.write_all(longer)
     assert_same(read(), list(iterate(batched, batch)))
 
@@ -145,7 +145,7 @@ def test_a_mistake_in_the_last_leaf_leaves_the_first_one_alone() -> None:
     space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(3)})
     views, name = views_for(space, 2), (SINGLE_AGENT, ACTIONS)
     writer = ActionWriter(space, views, name)
-    with pytest.raises(mv.InvalidActions):
+    with pytest.raises(mv.errors.InvalidActions):
         writer.write_all({"a": np.array([1, 1]), "b": np.array([1.5, 1.5])})
     assert not views[(*name, "a")].any()
 

@@ -173,9 +173,11 @@ def test_stock_loss_of_small_network_is_learned_by_the_kernel_and_own_loss_by_to
     assert not isinstance(made(OwnLoss)._networks, NumpyLearner)
     assert not isinstance(made(PPO, learner="torch")._networks, NumpyLearner)
     assert kernel_of(OwnLoss) is None
-    with pytest.raises(mv.InvalidRequest, match=r"learner='numpy' cannot .* the loss of OwnLoss, .* leave learner out"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"learner='numpy' cannot .* the loss of OwnLoss, .* leave learner out"
+    ):
         made(OwnLoss, learner="numpy")
-    with pytest.raises(mv.InvalidRequest, match="layers of more than 256 units"):
+    with pytest.raises(mv.errors.InvalidRequest, match="layers of more than 256 units"):
         made(PPO, learner="numpy", hidden_sizes=(300,))
 
 
@@ -244,7 +246,7 @@ def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, message: s
             return Loss(total(out))
 
     algorithm = made(Odd)
-    with pytest.raises(mv.InvalidRequest, match=rf"loss\(\) returned {message}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=rf"loss\(\) returned {message}"):
         algorithm.update([filled(algorithm, 0)], 0.0)
 
 
@@ -271,7 +273,7 @@ def test_metric_of_every_row_is_refused() -> None:
             return Loss(found.total, ratio=out.log_prob)
 
     algorithm = made(Rows)
-    with pytest.raises(mv.InvalidRequest, match=r"loss\(\) returned the metric 'ratio' with shape \(16,\)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"loss\(\) returned the metric 'ratio' with shape \(16,\)"):
         algorithm.update([filled(algorithm, 0)], 0.0)
 
 
@@ -333,7 +335,7 @@ def test_random_numbers_of_an_own_loss_depend_on_the_seed_and_the_update_alone()
 
 
 def test_term_with_the_name_of_a_metric_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="has a metric 'entropy' already"):
+    with pytest.raises(mv.errors.InvalidRequest, match="has a metric 'entropy' already"):
         Loss(torch.zeros(()), entropy=torch.zeros(())).plus(entropy=torch.zeros(()))
 
 
@@ -347,7 +349,7 @@ def test_module_that_no_optimizer_trains_is_refused_unless_it_is_frozen() -> Non
             return super().loss(out, batch).plus(prediction=(self.head(out.values[:, None]) ** 2).mean())
 
     algorithm = made(Predicts)
-    with pytest.raises(mv.InvalidRequest, match=r"Predicts\.head has parameters that are not trained"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"Predicts\.head has parameters that are not trained"):
         algorithm.update([filled(algorithm, 0)], 0.0)
     algorithm = made(Predicts)
     algorithm.head.requires_grad_(False)

@@ -220,9 +220,11 @@ def test_own_loss_is_learned_by_torch_and_logged_and_numpy_is_refused(caplog: py
     assert isinstance(algorithm.critic, TorchNetwork) and isinstance(algorithm.actor, TorchNetwork)
     assert isinstance(own(SAC, "sac").critic, NumpyNetwork)
     assert isinstance(own(SAC, "sac", learner="torch").critic, TorchNetwork)
-    with pytest.raises(mv.InvalidRequest, match=r"learner='numpy' .* the loss of PessimisticSAC \(critic_loss\)"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"learner='numpy' .* the loss of PessimisticSAC \(critic_loss\)"
+    ):
         own(PessimisticSAC, "sac", learner="numpy")
-    with pytest.raises(mv.InvalidRequest, match="layers of more than 512 units, which needs torch"):
+    with pytest.raises(mv.errors.InvalidRequest, match="layers of more than 512 units, which needs torch"):
         own(SAC, "sac", learner="numpy", hidden_sizes=(600,))
 
 
@@ -249,7 +251,7 @@ def test_actor_loss_without_the_entropy_that_the_temperature_needs_is_refused() 
             return Loss(super().actor_loss(batch).total)
 
     algorithm = own(Silent, "sac")
-    with pytest.raises(mv.InvalidRequest, match=r"actor_loss\(\) of Silent returned no metric `entropy`"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"actor_loss\(\) of Silent returned no metric `entropy`"):
         algorithm.update([markov_rollout(algorithm, 0)], 0.0)
     fixed = own(Silent, "sac", entropy_coef=0.1)
     assert fixed.update([markov_rollout(fixed, 0)], 0.0).gradient_steps == 1
@@ -262,7 +264,9 @@ def test_loss_that_does_not_reach_its_network_is_refused(kind: Any, name: str) -
             return Loss(self.critic(batch.observations, batch.actions).mean(), entropy=0.0)
 
     algorithm = own(Elsewhere, name, gradient_steps=2)
-    with pytest.raises(mv.InvalidRequest, match=r"actor_loss\(\) returned a total that depends on no parameter of the"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"actor_loss\(\) returned a total that depends on no parameter of the"
+    ):
         algorithm.update([markov_rollout(algorithm, 0)], 0.0)
 
 
@@ -272,7 +276,7 @@ def test_loss_that_is_no_scalar_names_the_method_that_returned_it() -> None:
             return Loss(self.critic(batch.observations, batch.actions))
 
     algorithm = own(Odd, "sac")
-    with pytest.raises(mv.InvalidRequest, match=r"critic_loss\(\) returned a total of shape"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"critic_loss\(\) returned a total of shape"):
         algorithm.update([markov_rollout(algorithm, 0)], 0.0)
 
 
@@ -307,5 +311,5 @@ def test_run_with_own_loss_resumes_exactly_and_loads(
 
 def test_config_of_sac_has_the_learner_as_a_setting_that_cannot_change() -> None:
     assert SACConfig().learner == "auto"
-    with pytest.raises(mv.InvalidRequest, match="learner cannot change"):
+    with pytest.raises(mv.errors.InvalidRequest, match="learner cannot change"):
         own(SAC, "sac").change(learner="torch")

@@ -72,7 +72,7 @@ def test_a_step_waits_for_no_gpu(kind: Any) -> None:
 def test_what_belongs_to_other_networks_is_refused(xp: Any) -> None:
     optimizer, _ = stepped(xp, Adam, gradients(3))
     before = repr(optimizer.state())
-    with pytest.raises(mv.InvalidRequest, match=r"the saved algorithm has 7 parameters .*other sizes"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the saved algorithm has 7 parameters .*other sizes"):
         optimizer.load_weights(np.zeros(7))
     for wrong in ({"first": np.zeros(3)}, {"second": np.zeros((4, 1))}, {"steps": -1}):
         with pytest.raises(ValueError, match="do not belong"):

@@ -44,9 +44,9 @@ def test_wrong_actions_leave_no_trace(make: Make, config: Configuration, actions
     envs.reset(seed=1), untouched.reset(seed=1)
     good = {"left": GOOD + 1, "right": GOOD + 2}
     assert_same(envs.step(good), untouched.step(good))
-    with pytest.raises(mv.InvalidActions, match=said):
+    with pytest.raises(mv.errors.InvalidActions, match=said):
         envs.step(actions)
-    with pytest.raises(mv.InvalidActions, match=said):
+    with pytest.raises(mv.errors.InvalidActions, match=said):
         envs.send(actions)
     assert envs.failures.steps_sent == N
     assert_same(envs.step(good), untouched.step(good))
@@ -58,7 +58,7 @@ def test_a_refused_batch_changes_no_other_agents_actions(make: Make, config: Con
     envs.reset(seed=1), untouched.reset(seed=1)
     good = {"left": GOOD, "right": GOOD}
     envs.step(good), untouched.step(good)
-    with pytest.raises(mv.InvalidActions):
+    with pytest.raises(mv.errors.InvalidActions):
         envs.step({"left": GOOD + 2, "right": GOOD[1:]})
     ids = {"env_ids": [0]}
     some = {agent: batch[:1] for agent, batch in good.items()}
@@ -81,25 +81,25 @@ def test_nested_actions_are_given_agent_by_agent(make: Make, config: Configurati
     actions = {agent: envs.action_space(agent).sample() for agent in envs.agents}
     envs.step(actions)
     del actions["bard"]["word"]
-    with pytest.raises(mv.InvalidActions, match="word"):
+    with pytest.raises(mv.errors.InvalidActions, match="word"):
         envs.step(actions)
 
 
 def test_agents_nobody_knows_are_refused(make: Make, config: Configuration) -> None:
     envs = make(Pair, N)
     for ask in (envs.action_space, envs.single_action_space, envs.observation_space, envs.single_observation_space):
-        with pytest.raises(mv.InvalidRequest, match="there is no agent 'up'"):
+        with pytest.raises(mv.errors.InvalidRequest, match="there is no agent 'up'"):
             ask("up")
 
 
 def test_without_autoreset_ended_episodes_must_be_reset(make: Make, config: Configuration) -> None:
     envs = make([partial(Pair, length=2 + i) for i in range(N)], autoreset="disabled")
-    with pytest.raises(mv.InvalidRequest, match="reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         envs.step({"left": GOOD, "right": GOOD})
     envs.reset(seed=1)
     for _ in range(2):
         envs.step({"left": GOOD, "right": GOOD})
-    with pytest.raises(mv.InvalidRequest, match=r"the episodes of envs \[0\] are over"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the episodes of envs \[0\] are over"):
         envs.step({"left": GOOD, "right": GOOD})
     envs.reset(env_ids=[0])
     envs.step({"left": GOOD, "right": GOOD})

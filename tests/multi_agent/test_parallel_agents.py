@@ -47,7 +47,7 @@ def test_what_an_env_gets_wrong_is_said_in_one_sentence(
     envs.reset(seed=1)
     for _ in range(2):
         envs.step(noughts(config))
-    with pytest.raises(mv.EnvFailed, match=said) as caught:
+    with pytest.raises(mv.errors.EnvFailed, match=said) as caught:
         envs.step(noughts(config))
     (failure,) = caught.value.failures
     assert (failure.type_name, failure.env_id, failure.step, failure.seed) == ("BadValue", 2, 3, 3)
@@ -101,19 +101,23 @@ def test_agents_that_an_env_goes_on_about_after_their_end_are_absent(
 
 # -- who there can be ------------------------------------------------------------------------------------------
 def test_an_env_that_does_not_say_who_there_can_be_is_refused() -> None:
-    with pytest.raises(mv.EnvFailed, match=r"Silent does not say which agents there can be .*possible_agents=\[...\]"):
+    with pytest.raises(
+        mv.errors.EnvFailed, match=r"Silent does not say which agents there can be .*possible_agents=\[...\]"
+    ):
         mv.make_vec(Silent, 2, "serial")
 
 
 def test_the_caller_can_say_it_instead(make: Make, config: Configuration) -> None:
-    envs = make(Silent, possible_agents=["right", "left"])
+    envs = make(Silent, agents=mv.AgentOptions(possible_agents=["right", "left"]))
     assert envs.agents == ("right", "left")
     envs.reset(seed=1)
     envs.step(noughts(config))
 
 
 def test_the_caller_can_name_agents_that_come_later() -> None:
-    with SERIAL.make(partial(Pair, fault="stranger"), 2, possible_agents=["left", "right", "stranger"]) as envs:
+    with SERIAL.make(
+        partial(Pair, fault="stranger"), 2, agents=mv.AgentOptions(possible_agents=["left", "right", "stranger"])
+    ) as envs:
         envs.reset(seed=1)
         for _ in range(3):
             assert not envs.alive["stranger"].any()
@@ -122,10 +126,10 @@ def test_the_caller_can_name_agents_that_come_later() -> None:
 
 
 def test_the_same_agent_twice_is_refused() -> None:
-    with pytest.raises(mv.EnvFailed, match=r"possible_agents: \['left'\] twice"):
-        mv.make_vec(Pair, 2, "serial", possible_agents=["left", "right", "left"])
+    with pytest.raises(mv.errors.EnvFailed, match=r"possible_agents: \['left'\] twice"):
+        mv.make_vec(Pair, 2, "serial", agents=mv.AgentOptions(possible_agents=["left", "right", "left"]))
 
 
 def test_envs_with_different_agents_are_refused(make: Make, config: Configuration) -> None:
-    with pytest.raises(mv.SpacesDiffer, match="env 1 has"):
+    with pytest.raises(mv.errors.SpacesDiffer, match="env 1 has"):
         make([Village, partial(Village, agents=("bard",)), Village])

@@ -60,7 +60,7 @@ def assert_goes_on(envs: Any, autoreset: str, lost: list[int]) -> None:
     """Afterwards everybody is there again, when the mode says so."""
     if autoreset == "disabled":
         assert not any(envs.alive[agent][lost].any() for agent in AGENTS)
-        with pytest.raises(mv.InvalidRequest, match="are over"):
+        with pytest.raises(mv.errors.InvalidRequest, match="are over"):
             steps(envs, 1)
         envs.reset(env_ids=lost)
     elif autoreset == "next_step":
@@ -142,7 +142,7 @@ def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Config
 
 @with_processes
 def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
-    envs = make(Pair, on_failure="restart", reply_timeout_s=0.3, autoreset="same_step")
+    envs = make(Pair, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3), autoreset="same_step")
     envs.reset(seed=7)
     (before,) = steps(envs, 1)
     os.kill(envs.worker_pids[-1], signal.SIGSTOP)
@@ -154,11 +154,11 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configur
 
 @with_processes
 def test_a_worker_that_hangs_is_an_error_by_default(make: Make, config: Configuration) -> None:
-    envs = make(Pair, reply_timeout_s=0.3)
+    envs = make(Pair, timeouts=mv.Timeouts(reply_s=0.3))
     envs.reset(seed=7)
     pid = envs.worker_pids[-1]
     os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(mv.ReplyTimeout):
+    with pytest.raises(mv.errors.ReplyTimeout):
         steps(envs, 1)
     os.kill(pid, signal.SIGCONT)
     batch = envs.receive()
@@ -171,7 +171,7 @@ def test_a_killed_worker_is_an_error_by_default(make: Make, config: Configuratio
     envs = make(Pair)
     envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         steps(envs, 2)
 
 
@@ -179,12 +179,12 @@ def test_a_killed_worker_is_an_error_by_default(make: Make, config: Configuratio
 def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
     envs = make(Pair, env_kwargs=last_env(config, fault="raise"))
     envs.reset(seed=7)
-    with pytest.raises(mv.EnvFailed, match="asked to fail") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
         steps(envs, 3)
     (failure,) = caught.value.failures
     assert (failure.env_id, failure.step, failure.episode) == (config.num_envs - 1, 3, 0)
     assert failure.action == {"left": 1, "right": 1}
-    with pytest.raises(mv.RequestPending, match="reset"):
+    with pytest.raises(mv.errors.RequestPending, match="reset"):
         steps(envs, 1)
     envs.set_attr("fault", "nothing", env_ids=[config.num_envs - 1])
     envs.reset(env_ids=[config.num_envs - 1])
@@ -198,7 +198,7 @@ def test_a_bad_value_cuts_the_episode_of_who_was_there(
     make: Make, config: Configuration, autoreset: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kwargs = last_env(config, fault=fault, second_leaves_at=1)
-    envs = make(Pair, env_kwargs=kwargs, autoreset=autoreset, on_bad_value="truncate")
+    envs = make(Pair, env_kwargs=kwargs, autoreset=autoreset, on_failure=mv.FailureOptions(on_bad_value="truncate"))
     envs.reset(seed=7)
     with caplog.at_level(logging.WARNING, "multiverse"):
         found, lost = steps(envs, 3), [config.num_envs - 1]
@@ -216,14 +216,14 @@ def test_a_bad_value_cuts_the_episode_of_who_was_there(
 def test_a_bad_value_names_its_agent(make: Make, config: Configuration, fault: str, said: str) -> None:
     envs = make(Pair, env_kwargs=last_env(config, fault=fault))
     envs.reset(seed=7)
-    with pytest.raises(mv.EnvFailed, match=f"BadValue: {said}"):
+    with pytest.raises(mv.errors.EnvFailed, match=f"BadValue: {said}"):
         steps(envs, 3)
 
 
 @everywhere
 def test_clipping_puts_bad_values_right(make: Make, config: Configuration) -> None:
     for fault in ("nan", "nan_reward"):
-        envs = make(Pair, env_kwargs=last_env(config, fault=fault), on_bad_value="clip")
+        envs = make(Pair, env_kwargs=last_env(config, fault=fault), on_failure=mv.FailureOptions(on_bad_value="clip"))
         envs.reset(seed=7)
         *_, (observations, rewards, *_) = steps(envs, 3)
         last = config.num_envs - 1

@@ -55,7 +55,7 @@ def test_agents_with_equal_spaces_form_a_group(make: Make, config: Configuration
 
 def test_a_group_is_one_array_both_ways(make: Make, config: Configuration) -> None:
     n = config.num_envs
-    by_agent, by_group = make(Pair), make(Pair, groups={"team": ["right", "left"]})
+    by_agent, by_group = make(Pair), make(Pair, agents=mv.AgentOptions(groups={"team": ["right", "left"]}))
     assert by_group.groups == {"team": ("left", "right")}
     by_agent.reset(seed=1), by_group.reset(seed=1)
     for k in range(8):
@@ -80,7 +80,7 @@ def test_a_group_is_one_array_both_ways(make: Make, config: Configuration) -> No
 def test_opponents_with_equal_spaces_can_be_two_groups(make: Make, config: Configuration) -> None:
     """Each may be called as its only agent; then both of its arrays are understood."""
     n = config.num_envs
-    envs, expected = make(Pair, groups={"left": ["left"], "other": ["right"]}), make(Pair)
+    envs, expected = make(Pair, agents=mv.AgentOptions(groups={"left": ["left"], "other": ["right"]})), make(Pair)
     envs.reset(seed=1), expected.reset(seed=1)
     one, two = np.arange(n) % 3, np.arange(1, n + 1) % 3
     reference = expected.step({"left": one, "right": two})
@@ -111,14 +111,14 @@ def test_nested_observations_by_group(make: Make, config: Configuration) -> None
     ],
 )
 def test_groups_that_make_no_sense_are_refused(groups: Any, said: str) -> None:
-    with pytest.raises(mv.EnvFailed, match=f"InvalidRequest: groups: .*{said}"):
-        mv.make_vec(Pair, 2, "serial", groups=groups)
+    with pytest.raises(mv.errors.EnvFailed, match=f"InvalidRequest: groups: .*{said}"):
+        mv.make_vec(Pair, 2, "serial", agents=mv.AgentOptions(groups=groups))
 
 
 def test_agents_of_one_group_must_have_equal_spaces() -> None:
     groups = {"a": ["farmer_0", "guard_0"], "b": ["farmer_1", "bard", "guard_1", "guard_2"]}
-    with pytest.raises(mv.EnvFailed, match="'guard_0' and 'farmer_0' are in group 'a', and their spaces differ"):
-        mv.make_vec(Village, 2, "serial", groups=groups)
+    with pytest.raises(mv.errors.EnvFailed, match="'guard_0' and 'farmer_0' are in group 'a', and their spaces differ"):
+        mv.make_vec(Village, 2, "serial", agents=mv.AgentOptions(groups=groups))
 
 
 # -- some envs -------------------------------------------------------------------------------------------------
@@ -160,9 +160,9 @@ def test_send_and_receive(make: Make, config: Configuration) -> None:
         actions = actions_at(envs, k)
         observations, rewards, terminated, truncated, _ = reference.step(actions)
         envs.send(actions)
-        with pytest.raises(mv.RequestPending):
+        with pytest.raises(mv.errors.RequestPending):
             envs.step(actions)
-        with pytest.raises(mv.RequestPending):
+        with pytest.raises(mv.errors.RequestPending):
             envs.by_group()
         seen = 0
         while seen < config.num_envs:

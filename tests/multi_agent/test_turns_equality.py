@@ -90,14 +90,14 @@ def test_simultaneous_games_can_be_had_as_parallel(make: Make, config: Configura
     from pettingzoo.utils.conversions import aec_to_parallel
 
     build = game("rps_v2", max_cycles=4)
-    envs = make(build, parallel=True, autoreset=autoreset)
+    envs = make(build, agents=mv.AgentOptions(parallel=True), autoreset=autoreset)
     assert isinstance(envs, mv.MultiAgentVectorEnv)
     assert_same_run(envs, [lambda: aec_to_parallel(build())] * config.num_envs, autoreset, steps=15)
 
 
 def test_games_that_are_not_simultaneous_cannot() -> None:
-    with pytest.raises(mv.EnvFailed, match="is_parallelizable"):
-        mv.make_vec(game("tictactoe_v3"), 2, "serial", parallel=True)
+    with pytest.raises(mv.errors.EnvFailed, match="is_parallelizable"):
+        mv.make_vec(game("tictactoe_v3"), 2, "serial", agents=mv.AgentOptions(parallel=True))
 
 
 @pytest.mark.parametrize("config", WITHOUT_SPAWN, ids=str)

@@ -57,7 +57,7 @@ def assert_others_untouched(found: Any, expected: Any, lost: list[int]) -> None:
 
 def assert_goes_on(games: Any, turn: Any, autoreset: str, lost: list[int]) -> None:
     if autoreset == "disabled":
-        with pytest.raises(mv.InvalidRequest, match="are over"):
+        with pytest.raises(mv.errors.InvalidRequest, match="are over"):
             games.step(np.zeros(games.num_envs, int))
         turn = games.reset(options={"reset_mask": turn.agents < 0})
     elif autoreset == "next_step":
@@ -108,7 +108,7 @@ def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autorese
 def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
     kwargs = [calm] * (config.num_envs - 1) + [{**calm, "fault": "raise"}]
     games = make(FaultyCircle, env_kwargs=kwargs)
-    with pytest.raises(mv.EnvFailed, match="asked to fail") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
         play(games, 3)
     (failure,) = caught.value.failures
     assert (failure.env_id, failure.step) == (config.num_envs - 1, 3)
@@ -133,13 +133,13 @@ def test_an_env_that_drops_its_agents_has_ended(make: Make, config: Configuratio
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
 def test_an_env_that_never_removes_its_dead_does_not_hang(make: Make, config: Configuration) -> None:
     games = make(partial(Undying, agents=GUARDS, length=3))
-    with pytest.raises(mv.EnvFailed, match="has ended and stays in the env's agents"):
+    with pytest.raises(mv.errors.EnvFailed, match="has ended and stays in the env's agents"):
         play(games, 20)
 
 
 @with_processes
 def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
-    games = make(FaultyCircle, env_kwargs=calm, on_failure="restart", reply_timeout_s=0.3)
+    games = make(FaultyCircle, env_kwargs=calm, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3))
     found = play(games, 1)
     os.kill(games.worker_pids[-1], signal.SIGSTOP)
     found += play(games, 1, found[-1])[1:]

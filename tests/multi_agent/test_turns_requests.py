@@ -46,7 +46,7 @@ def test_wrong_actions_are_refused_and_leave_no_trace(
 ) -> None:
     games, untouched, counts = make(guards, 4), make(guards, 4), np.zeros((2, 4), int)
     turn, reference = played(games, 2, counts[0]), played(untouched, 2, counts[1])
-    with pytest.raises(mv.InvalidActions, match=said):
+    with pytest.raises(mv.errors.InvalidActions, match=said):
         games.step(actions)
     assert games.failures.steps_sent == 8
     turn, reference = played(games, 3, counts[0], turn), played(untouched, 3, counts[1], reference)
@@ -56,19 +56,19 @@ def test_wrong_actions_are_refused_and_leave_no_trace(
 def test_with_several_groups_actions_are_a_dict(make: Make, config: Configuration) -> None:
     games = make(Circle)
     turn = games.reset(seed=7)
-    with pytest.raises(mv.InvalidRequest, match=r"turn.groups\[name\]"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"turn.groups\[name\]"):
         turn.observations  # noqa: B018
-    with pytest.raises(mv.InvalidRequest, match=r"turn.groups\[name\]"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"turn.groups\[name\]"):
         turn.action_masks  # noqa: B018
-    with pytest.raises(mv.InvalidActions, match="a dict with actions for each of"):
+    with pytest.raises(mv.errors.InvalidActions, match="a dict with actions for each of"):
         games.step(np.zeros(config.num_envs, int))
     whose = next(name for name, rows in turn.groups.items() if len(rows.env_ids))
     actions = actions_for(games, turn, np.zeros(config.num_envs, int))
-    with pytest.raises(mv.InvalidActions, match=f"no actions for group '{whose}', whose turn it is in envs"):
+    with pytest.raises(mv.errors.InvalidActions, match=f"no actions for group '{whose}', whose turn it is in envs"):
         games.step({name: batch for name, batch in actions.items() if name != whose})
     idle = [name for name, rows in turn.groups.items() if not len(rows.env_ids)]
     for name in idle:
-        with pytest.raises(mv.InvalidActions):
+        with pytest.raises(mv.errors.InvalidActions):
             games.step({**actions, name: np.zeros(2, int)})
     games.step({name: batch for name, batch in actions.items() if name not in idle})
 

@@ -52,9 +52,9 @@ def test_closed_actions_are_never_drawn() -> None:
 
 
 def test_random_policy_refuses_unbounded_spaces_and_missing_noise() -> None:
-    with pytest.raises(mv.InvalidRequest, match="random actions need finite bounds"):
+    with pytest.raises(mv.errors.InvalidRequest, match="random actions need finite bounds"):
         RandomPolicy(spaces.Box(-np.inf, np.inf, (2,)))
-    with pytest.raises(mv.InvalidRequest, match="no most likely action"):
+    with pytest.raises(mv.errors.InvalidRequest, match="no most likely action"):
         RandomPolicy(spaces.Discrete(2)).act(Seen({}, np.zeros(1, np.bool_)), None, {})
 
 
@@ -65,5 +65,5 @@ def test_evaluation_plays_each_task_in_turn_with_separate_seeds() -> None:
     seeds = {one.seed for one in found} | {plan(1, 0).seed}
     assert len(seeds) == 5 and all(seed is not None and seed >= 2**31 for seed in seeds)
     assert not seeds & {training(0, episode).seed for episode in range(100)}
-    with pytest.raises(mv.InvalidRequest, match="tasks is empty"):
+    with pytest.raises(mv.errors.InvalidRequest, match="tasks is empty"):
         mv.EachTask(3, [])

@@ -336,7 +336,7 @@ def test_rows_of_a_worker_stopped_halfway_are_not_delivered(collecting: Collecti
 def test_exception_of_an_env_ends_collection_with_that_error(collecting: Collecting, tmp_path: Path) -> None:
     kwargs = {"mark": str(tmp_path / "raised"), "at": 30, "deed": "raises"}
     collector = collecting(env_kwargs=kwargs, on_failure="raise", queue_size=1)
-    with pytest.raises(mv.EnvFailed, match="it raised"):
+    with pytest.raises(mv.errors.EnvFailed, match="it raised"):
         several(collector, 1000)
     asynchronous(collector).stop()
     assert adds_up(asynchronous(collector).account)
@@ -349,7 +349,7 @@ def test_stop_does_not_wait_for_a_worker_that_hangs(
 ) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
     kwargs = {"mark": str(tmp_path / "hung"), "at": 14, "deed": "hangs"}
-    collector = collecting(env_kwargs=kwargs, reply_timeout_s=None, close_timeout_s=0.2)
+    collector = collecting(env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=None, close_s=0.2))
     several(collector, 4)
     assert eventually((tmp_path / "hung").exists)
     thread = asynchronous(collector).thread

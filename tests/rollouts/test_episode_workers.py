@@ -89,19 +89,21 @@ def test_invalid_requests_are_refused() -> None:
     with workers(2, 2) as side_by_side, made(1) as alone:
         policy = network(alone)
         policy.portable = lambda: None  # type: ignore[assignment, method-assign, return-value]
-        with pytest.raises(mv.InvalidRequest, match=r"cannot act in workers.*collect with a vector env"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"cannot act in workers.*collect with a vector env"):
             side_by_side.collect(policy, 2)
-        with pytest.raises(mv.InvalidRequest, match="episodes=0: expected at least 1"):
+        with pytest.raises(mv.errors.InvalidRequest, match="episodes=0: expected at least 1"):
             side_by_side.collect(network(alone), 0)
-    with pytest.raises(mv.InvalidRequest, match="workers=0: expected at least 1"):
+    with pytest.raises(mv.errors.InvalidRequest, match="workers=0: expected at least 1"):
         workers(2, 0)
 
 
 def test_options_that_do_not_apply_are_refused() -> None:
     with made(1) as envs:
-        with pytest.raises(mv.InvalidRequest, match="num_envs= cannot be used with a vector env: pass it to make_vec"):
+        with pytest.raises(
+            mv.errors.InvalidRequest, match="num_envs= cannot be used with a vector env: pass it to make_vec"
+        ):
             mv.EpisodeCollector(envs, PLAN, num_envs=2)
-        with pytest.raises(mv.InvalidRequest, match="tasks= cannot be used with a vector env"):
+        with pytest.raises(mv.errors.InvalidRequest, match="tasks= cannot be used with a vector env"):
             mv.EpisodeCollector(envs, PLAN, tasks=TASKS)
     unknown: Any = {"task": TASKS}
     with pytest.raises(TypeError, match="unexpected keyword argument 'task'"):

@@ -87,7 +87,7 @@ def test_worker_lost_in_a_replay_costs_all_its_envs(what: str) -> None:
     """Env 1 has played its episode by then, and is lost with its worker all the same."""
     makers, steps = [healthy, healthy, lambda: Fault(what, at=4, length=50)], [6, 2, 6]
     expected = played([healthy] * 3, steps)
-    shown, lost, envs = bring(makers, steps, expected, workers=2, reply_timeout_s=1.0)
+    shown, lost, envs = bring(makers, steps, expected, workers=2, timeouts=mv.Timeouts(reply_s=1.0))
     assert list(lost) == [1, 2] and all("worker" in why for why in lost.values())
     assert (shown[0] == expected[0][SHOWN][0]).all()
     assert envs.episode_lengths.tolist() == [7, 1, 1] and envs.failures.worker_restarts == 1

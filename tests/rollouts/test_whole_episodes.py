@@ -194,7 +194,9 @@ def test_envs_do_not_wait_for_the_slowest(tmp_path: Path) -> None:
     """In lock-step the second env would never open the gate."""
     note = str(tmp_path / "note")
     makers = [partial(Waits, note, True), partial(Waits, note, False)]
-    with mv.make_vec(makers, executor="process", workers=2, autoreset="disabled", reply_timeout_s=20) as envs:
+    with mv.make_vec(
+        makers, executor="process", workers=2, autoreset="disabled", timeouts=mv.Timeouts(reply_s=20)
+    ) as envs:
         found = EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(RandomPolicy(envs.single_action_space), 6)
     assert found.lengths.tolist() == [4] * 6
 
@@ -261,13 +263,16 @@ def test_masks_reach_the_policy_and_the_rollout() -> None:
 # -- what is refused, and what comes after a mistake -------------------------------------------------------------------
 def test_invalid_requests_are_refused() -> None:
     text = "autoreset='same_step' cannot be used for whole episodes"
-    with mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs, pytest.raises(mv.InvalidRequest, match=text):
+    with (
+        mv.make_vec(meta, 2, "serial", autoreset="same_step") as envs,
+        pytest.raises(mv.errors.InvalidRequest, match=text),
+    ):
         EpisodeCollector(envs, mv.DerivedSeeds(0))
     with made(2) as envs:
         for episodes in (0, -1, 1.5):
-            with pytest.raises(mv.InvalidRequest, match="episodes"):
+            with pytest.raises(mv.errors.InvalidRequest, match="episodes"):
                 collected(envs, network(envs), episodes)  # type: ignore[arg-type]
-        with pytest.raises(mv.InvalidRequest, match="returned no seed for episode 0"):
+        with pytest.raises(mv.errors.InvalidRequest, match="returned no seed for episode 0"):
             EpisodeCollector(envs, lambda env_id, episode: mv.ResetRequest()).collect(network(envs), 2)
 
 
@@ -295,7 +300,7 @@ def test_actions_of_another_shape_are_refused() -> None:
     with made(2) as envs:
         policy = network(envs)
         policy.act = lambda seen, noise, memory: (np.zeros(2), memory)  # type: ignore[method-assign]
-        with pytest.raises(mv.InvalidActions, match=r"float64 of shape \(2,\) for 2 rows"):
+        with pytest.raises(mv.errors.InvalidActions, match=r"float64 of shape \(2,\) for 2 rows"):
             collected(envs, policy)
 
 
@@ -341,13 +346,13 @@ def test_bottleneck_is_named(thinks: float, steps: float, named: str, monkeypatc
 
 def test_policies_that_cannot_act_are_refused() -> None:
     envs = mv.make_vec("CartPole-v1", 1, "serial", autoreset="disabled")
-    with pytest.raises(mv.InvalidRequest, match=r"policy='ppo' cannot play episodes: pass what mv\.load"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"policy='ppo' cannot play episodes: pass what mv\.load"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect("ppo", 1)  # type: ignore[arg-type]
     other = LoadedPolicy(RandomPolicy(spaces.Discrete(2)), spaces.Box(-1, 1, (3,)), spaces.Discrete(2))
-    with pytest.raises(mv.InvalidRequest, match=r"takes observations of Box.*, and these envs return Box"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"takes observations of Box.*, and these envs return Box"):
         EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(other, 1)  # type: ignore[arg-type]
     played = EpisodeCollector(envs, mv.DerivedSeeds(1)).collect(RandomPolicy(spaces.Discrete(2)), 1)
-    with pytest.raises(mv.InvalidRequest, match="not meta-episodes"):
+    with pytest.raises(mv.errors.InvalidRequest, match="not meta-episodes"):
         _ = played.returns_per_episode
 
 

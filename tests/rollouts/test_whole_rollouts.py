@@ -148,5 +148,5 @@ def test_every_worker_acts_with_every_new_version(whole_episodes: bool, tmp_path
 
 
 def test_policy_that_acts_in_the_caller_is_refused_for_whole_episodes(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="whole_episodes needs a policy that acts in the workers"):
+    with pytest.raises(mv.errors.InvalidRequest, match="whole_episodes needs a policy that acts in the workers"):
         mv.train(Uneven, run_dir=tmp_path / "run", **{**RUN, "steps_per_env": 4})

@@ -148,14 +148,14 @@ def test_a_resumed_run_asks_nobody_again(tmp_path: Path) -> None:
 
 def test_envs_that_cannot_be_advised_are_named(tmp_path: Path) -> None:
     with pytest.raises(
-        mv.InvalidRequest, match=r"CartPole-v1 cannot be advised: it needs advisable\(\) and advise\(\)"
+        mv.errors.InvalidRequest, match=r"CartPole-v1 cannot be advised: it needs advisable\(\) and advise\(\)"
     ):
         train(tmp_path / "run", Saying(), env="CartPole-v1")
 
 
 @pytest.mark.parametrize("every", [{}, {"every_episodes": 0}, {"every_episodes": 3, "every_s": 1.0}])
 def test_how_often_is_said_once(every: dict[str, Any]) -> None:
-    with pytest.raises(mv.InvalidRequest, match="one of them, above 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match="one of them, above 0"):
         Advice(Saying(), **every)
 
 
@@ -181,7 +181,7 @@ def test_the_first_rule_that_holds_decides(tmp_path: Path) -> None:
 )
 def test_mistakes_in_a_file_of_rules_are_named(text: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(text)
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         RuleAdvisor(tmp_path / "rules.yaml")
 
 
@@ -245,13 +245,13 @@ def test_a_model_is_asked_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_model_that_gives_no_advice(replies: Any, times: int, told: str) -> None:
     with server(*replies) as (url, asked):
-        with pytest.raises(mv.InvalidRequest, match=told):
+        with pytest.raises(mv.errors.InvalidRequest, match=told):
             HttpAdvisor(url, "my-model", retries=1).advise({}, "")
         assert len(asked) == times
 
 
 def test_an_endpoint_must_be_one() -> None:
-    with pytest.raises(mv.InvalidRequest, match="url='localhost'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="url='localhost'"):
         HttpAdvisor("localhost", "my-model")
 
 

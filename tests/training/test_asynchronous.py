@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.ipc import interrupts
+from multiverse.training import session_envs
 from multiverse.training.opening import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Once
@@ -94,7 +96,7 @@ def test_a_worker_that_dies_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -
 @pytest.mark.parametrize("deed", ["interrupt", "interrupt and hang"])
 def test_ctrl_c_saves_the_run_and_ends_it(deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
-    monkeypatch.setitem(mv.make_vec.__kwdefaults__, "close_timeout_s", 0.5)
+    monkeypatch.setattr(session_envs, "Timeouts", functools.partial(mv.Timeouts, close_s=0.5))
     settings = {**RUN, "env_steps": 10**9, "reply_timeout_s": None}
     with pytest.raises(KeyboardInterrupt):
         mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, deed), **settings)
@@ -110,7 +112,7 @@ def test_ctrl_c_saves_the_run_and_ends_it(deed: str, tmp_path: Path, monkeypatch
 @pytest.mark.fault("A9")
 def test_what_ends_the_envs_ends_the_run_which_is_saved(tmp_path: Path) -> None:
     settings = {**RUN, "env_steps": 10**9, "on_failure": "raise"}
-    with pytest.raises(mv.EnvFailed, match="it raised"):
+    with pytest.raises(mv.errors.EnvFailed, match="it raised"):
         mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, "raise"), **settings)
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert "it raised" in summary["error"] and adds_up(summary["asynchronous"])
@@ -155,6 +157,6 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_go_together_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         mv.train("CartPole-v1", run_dir=tmp_path / "run", asynchronous=True, progress=False, **settings)
     assert not (tmp_path / "run").exists()

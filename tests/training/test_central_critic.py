@@ -137,7 +137,7 @@ def test_a_worker_that_is_lost_leaves_the_states_it_had_delivered(
     [(np.array([np.nan], np.float32), r"the state\(\) is nan at index 0"), (np.zeros(2), r"the state\(\) has shape")],
 )
 def test_a_state_that_is_none_is_the_envs_failure(wrong: Any, said: str) -> None:
-    envs = mv.make_vec(StatelyPair, 2, "serial", env_kwargs={"wrong": wrong}, state=True)
+    envs = mv.make_vec(StatelyPair, 2, "serial", env_kwargs={"wrong": wrong}, agents=mv.AgentOptions(state=True))
     envs.reset(seed=1)
     with pytest.raises(EnvFailed, match=said):
         for _ in range(3):
@@ -147,7 +147,7 @@ def test_a_state_that_is_none_is_the_envs_failure(wrong: Any, said: str) -> None
 
 @pytest.mark.parametrize("executor", ["serial", "thread", "process"])
 def test_a_vector_env_has_the_states_of_its_envs(executor: Any) -> None:
-    with mv.make_vec(StatelyPair, 3, executor, state=True) as envs:
+    with mv.make_vec(StatelyPair, 3, executor, agents=mv.AgentOptions(state=True)) as envs:
         envs.reset(seed=1)
         assert envs.states.tolist() == [[0], [0], [0]]
         envs.step({agent: np.zeros(3, np.int64) for agent in ("left", "right")})
@@ -214,7 +214,7 @@ def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
         mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
     for env in ("CartPole-v1", FOUR):
         with pytest.raises(InvalidRequest, match="state_space"):
-            mv.make_vec(env, 2, "serial", state=True)
+            mv.make_vec(env, 2, "serial", agents=mv.AgentOptions(state=True))
     with pytest.raises(InvalidRequest, match=r"image.*critic='central'"):
         mv.train(ImageState, run_dir=tmp_path / "run", **RUN)
 

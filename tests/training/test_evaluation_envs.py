@@ -70,8 +70,17 @@ class Draws(Remembers):
 
 
 def make(count: int, executor: Any, workers: int | None, **kwargs: Any) -> VectorEnv:
-    how: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "autoreset": "disabled", "copy": False}
-    return mv.make_vec(Uneven, count, executor, workers=workers, infos=False, env_kwargs=kwargs, **how)
+    return mv.make_vec(
+        Uneven,
+        count,
+        executor,
+        workers=workers,
+        env_kwargs=kwargs,
+        autoreset="disabled",
+        copy=False,
+        infos=False,
+        on_failure=mv.FailureOptions(on_failure="restart", on_bad_value="truncate"),
+    )
 
 
 def figures(envs: VectorEnv) -> Evaluation:
@@ -181,7 +190,7 @@ def test_how_many_envs_is_up_to_the_config_alone() -> None:
     assert (of(num_envs=4), of(num_envs=64, evaluation_episodes=99), of(num_envs=1)) == (10, 10, 1)
     assert of(evaluation_envs=9) == 9 and of(evaluation_envs=16, evaluation_episodes=3) == 3
     assert of(num_envs=3, workers=2, executor="process") == of(num_envs=3) == 10
-    with pytest.raises(mv.InvalidRequest, match="evaluation_envs=0: at least 1"):
+    with pytest.raises(mv.errors.InvalidRequest, match="evaluation_envs=0: at least 1"):
         TrainConfig(evaluation_envs=0)
 
 

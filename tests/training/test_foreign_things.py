@@ -63,7 +63,7 @@ def test_a_link_in_a_run_is_not_followed(go: Callable[..., Any], name: str, plai
     other = victim / ("metrics.jsonl" if name in OWN_FILES else "checkpoints/best")
     linked(run, name, victim / name if (victim / name).exists() else other)
     before = contents(victim), contents(run)
-    with pytest.raises(mv.InvalidRequest, match="is a symbolic link, which is not followed") as refused:
+    with pytest.raises(mv.errors.InvalidRequest, match="is a symbolic link, which is not followed") as refused:
         go(run)
     assert str(run / name) in str(refused.value) and "\n" not in str(refused.value)
     assert (contents(victim), contents(run)) == before
@@ -73,7 +73,7 @@ def test_a_link_in_a_run_is_not_followed(go: Callable[..., Any], name: str, plai
 def test_a_checkpoint_that_is_a_link_to_another_runs_is_not_followed(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     linked(run, "checkpoints/best", plain / "checkpoints" / "best")
-    with pytest.raises(mv.InvalidRequest, match="is a symbolic link"):
+    with pytest.raises(mv.errors.InvalidRequest, match="is a symbolic link"):
         mv.resume(run / "checkpoints" / "best", env_steps=200)
 
 
@@ -104,7 +104,7 @@ def test_a_seed_of_a_set_that_is_a_link_is_not_followed(
     before = contents(elsewhere), contents(several)
     message = "seed-6 is a symbolic link, which is not followed"
     if command == "mv.resume":
-        with pytest.raises(mv.InvalidRequest, match=message):
+        with pytest.raises(mv.errors.InvalidRequest, match=message):
             mv.resume(several, env_steps=200)
     else:
         assert main([command, str(several), *(["--env-steps", "200"] if command == "resume" else [])]) == 2
@@ -145,7 +145,7 @@ def test_what_is_no_file_of_a_run_is_refused_in_one_sentence(
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     (run / name).unlink(missing_ok=True)
     make(run / name)
-    with pytest.raises(mv.InvalidRequest, match=r"no run here|a run has a plain file there") as refused:
+    with pytest.raises(mv.errors.InvalidRequest, match=r"no run here|a run has a plain file there") as refused:
         mv.resume(run, env_steps=200)
     assert "\n" not in str(refused.value)
 
@@ -266,7 +266,7 @@ def test_a_run_that_has_lost_its_checkpoints_is_an_error_and_no_fresh_start(plai
             mv.resume(run, env_steps=500)
         assert contents(run) == before
         (run / "summary.json").unlink(missing_ok=True)  # as one that was killed
-    with pytest.raises(mv.InvalidRequest, match="no checkpoint any more"):
+    with pytest.raises(mv.errors.InvalidRequest, match="no checkpoint any more"):
         mv.load(run)
 
 

@@ -61,10 +61,10 @@ def test_what_is_loaded_acts_as_the_algorithm_did(run: mv.Run) -> None:
 
 def test_act_refuses_a_batch_without_rows_and_rewards_that_do_not_fit(run: mv.Run) -> None:
     policy, one = mv.load(run), np.zeros(4, np.float32)
-    with pytest.raises(mv.InvalidRequest, match=r"has shape \(0, 4\): a batch needs at least one row"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"has shape \(0, 4\): a batch needs at least one row"):
         policy.act(np.zeros((0, 4), np.float32))
     for reward in ([1.0, 2.0], "high"):
-        with pytest.raises(mv.InvalidRequest, match=r"previous_reward=.*: expected a number"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"previous_reward=.*: expected a number"):
             policy.act(one, previous_reward=reward)
     policy.reset()
     assert len(policy.act(np.stack([one, one]), previous_reward=[1.0, 2.0])) == 2
@@ -99,7 +99,7 @@ def test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them(
     for policy in (disturbed, undisturbed):
         policy.reset(seed=3)
         policy.act(first, False, 0.0)
-    with pytest.raises(mv.InvalidRequest, match=message):
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         disturbed.act(observation, False, reward)
     assert np.array_equal(disturbed.act(first, False, 1.0), undisturbed.act(first, False, 1.0))
 
@@ -110,7 +110,7 @@ def test_no_agent_acts_where_the_observation_of_another_is_not_finite(tmp_path: 
     policies = mv.load(mv.train(Pair, run_dir=tmp_path / "run", **settings))
     policies.act({"left": np.zeros(2), "right": np.zeros(2)})
     before = policies["left"]._memory
-    with pytest.raises(mv.InvalidRequest, match="the observation is nan at index 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match="the observation is nan at index 0"):
         policies.act({"left": np.ones(2), "right": np.full(2, np.nan)})
     assert policies["left"]._memory is before
 

@@ -69,7 +69,7 @@ def test_an_env_that_fails_inside_a_rollout_costs_that_rollout_only(
     worth(ALWAYS, monkeypatch)
     kwargs = {"note": str(tmp_path / "note"), "fault": "step raise"}
     settings = {**RUN, "executor": executor, "env_kwargs": kwargs, "on_failure": "raise"}
-    with pytest.raises(mv.EnvFailed, match="once"):
+    with pytest.raises(mv.errors.EnvFailed, match="once"):
         mv.train(Wanderer, run_dir=tmp_path / "run", **settings)
     assert digest(mv.resume(tmp_path / "run", env=Wanderer).path) == digest(whole)
 

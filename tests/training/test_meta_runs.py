@@ -147,7 +147,7 @@ def wind_of_two() -> Any:
     ],
 )
 def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         trained(tmp_path / "run", {**RUN, "env": "multiverse/Wind-v0", "algorithm": "dqn", **settings})
 
 

@@ -221,7 +221,7 @@ def test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dro
 
 def test_without_replay_is_refused_where_there_is_none(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", env_steps=100, num_envs=2, steps_per_env=25)
-    with pytest.raises(mv.InvalidRequest, match="the algorithm of this run has no replay buffer"):
+    with pytest.raises(mv.errors.InvalidRequest, match="the algorithm of this run has no replay buffer"):
         mv.resume(run, env_steps=200, without_replay=True)
 
 

@@ -170,7 +170,7 @@ class Clearing(Wide):
 @pytest.mark.fault("B5")
 @pytest.mark.parametrize("case", ["ppo", "sac", "dqn"])
 def test_zero_grad_in_a_network_is_an_error(case: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"the optimizer has lost the gradient .* do not call zero_grad"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the optimizer has lost the gradient .* do not call zero_grad"):
         trained(tmp_path / "run", case, Clearing)
 
 
@@ -210,7 +210,9 @@ class PredictingDQN(DQN):
 
 def test_loss_on_replay_is_given_features_unless_there_is_a_memory(tmp_path: Path) -> None:
     mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "run", **ROWS)
-    with pytest.raises(mv.InvalidRequest, match=r"features\(\): a network with a memory has none for single rows"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"features\(\): a network with a memory has none for single rows"
+    ):
         mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "memory", **MEMORY)
 
 
@@ -334,7 +336,7 @@ def test_what_a_network_cannot_do_is_refused_with_the_reason(settings: Any, said
 @pytest.mark.parametrize(("algorithm", "env"), [("taac", SPREAD), ("examples.own_algorithm:Reinforce", "CartPole-v1")])
 def test_algorithms_that_take_no_network_say_so(algorithm: str, env: str, tmp_path: Path) -> None:
     name = algorithm.rpartition(":")[2]
-    with pytest.raises(mv.InvalidRequest, match=f"network=Wide: {name} does not take a network"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"network=Wide: {name} does not take a network"):
         mv.train(env, algorithm, network=Wide, env_steps=100, run_dir=tmp_path / "run")
 
 
@@ -342,13 +344,15 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
     from gymnasium import spaces
 
     image = spaces.Box(0, 255, (6, 6, 3), np.uint8)
-    with pytest.raises(mv.InvalidRequest, match=r"network=Net: with critic='central' .* cannot be images; use critic="):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"network=Net: with critic='central' .* cannot be images; use critic="
+    ):
         PPO(PPO.Config(critic="central"), image, spaces.Discrete(2), 4, 0, agents=2, network=("Net", FromSB3))
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_memory_of_replay_learns_from_numbers_alone(memory: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"memory='{memory}': dqn learns with one from numbers"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"memory='{memory}': dqn learns with one from numbers"):
         trained(tmp_path / "run", "dqn-lstm", "small_cnn", env=BARS, memory=memory)
 
 
@@ -391,7 +395,7 @@ def test_network_of_a_program_is_asked_for_again(
         functools.partial(mv.replay, episode=0),
     ]
     for use in uses:
-        with pytest.raises(mv.InvalidRequest, match=needed):
+        with pytest.raises(mv.errors.InvalidRequest, match=needed):
             use(run.path)
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # a run in hand knows it
     assert mv.evaluate(run.path, network=Local, episodes=1).returns
@@ -407,7 +411,7 @@ def test_arguments_that_no_file_holds_are_passed_inside_the_network(tmp_path: Pa
 
     network = functools.partial(Activated, activation=nn.ELU)
     run = trained(tmp_path / "run", network=network, network_kwargs={"features_dim": 5})
-    with pytest.raises(mv.InvalidRequest, match="network=Activated"):
+    with pytest.raises(mv.errors.InvalidRequest, match="network=Activated"):
         mv.load(run.path)
     assert mv.load(run.path, network=network).act(np.zeros(4, np.float32)) in (0, 1)
 
@@ -415,15 +419,19 @@ def test_arguments_that_no_file_holds_are_passed_inside_the_network(tmp_path: Pa
 def test_another_network_does_not_fit_the_run(tmp_path: Path) -> None:
     run, stock = trained(tmp_path / "run").path, trained(tmp_path / "stock", network=None).path
     for use in (mv.load, functools.partial(mv.resume, env_steps=500)):
-        with pytest.raises(mv.InvalidRequest, match="251 parameters and this one 283: its networks have other sizes"):
+        with pytest.raises(
+            mv.errors.InvalidRequest, match="251 parameters and this one 283: its networks have other sizes"
+        ):
             use(run, network=Stateful)
-        with pytest.raises(mv.InvalidRequest, match=r"network mlp: the network of this run is .*Wide; expected your"):
+        with pytest.raises(
+            mv.errors.InvalidRequest, match=r"network mlp: the network of this run is .*Wide; expected your"
+        ):
             use(run, network="mlp")
-        with pytest.raises(mv.InvalidRequest, match="network: this run was trained without a network of yours"):
+        with pytest.raises(mv.errors.InvalidRequest, match="network: this run was trained without a network of yours"):
             use(stock, network=Wide)
     built_in = trained(tmp_path / "mlp", network="mlp").path
     with pytest.raises(
-        mv.InvalidRequest, match="network small_cnn: the network of this run is mlp; that cannot change"
+        mv.errors.InvalidRequest, match="network small_cnn: the network of this run is mlp; that cannot change"
     ):
         mv.load(built_in, network="small_cnn")
 
@@ -436,7 +444,7 @@ def test_run_begins_with_the_weights_of_an_equal_network_alone(tmp_path: Path) -
     frozen = [name for name in kept["fixed"] if "frozen" in name]
     assert frozen and all(np.array_equal(kept["fixed"][name], taken["fixed"][name]) for name in frozen)
     for number, network in enumerate((Wide, None, "mlp")):
-        with pytest.raises(mv.InvalidRequest, match="does not fit here"):
+        with pytest.raises(mv.errors.InvalidRequest, match="does not fit here"):
             trained(tmp_path / f"other-{number}", network=network, init_from=first.path)
 
 
@@ -447,7 +455,7 @@ def test_network_of_another_kind_with_as_many_parameters_is_refused(tmp_path: Pa
             self.norm = nn.BatchNorm1d(8, affine=False)
 
     run = trained(tmp_path / "run")
-    with pytest.raises(mv.InvalidRequest, match=r"only one of the two has .*norm\.num_batches_tracked"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"only one of the two has .*norm\.num_batches_tracked"):
         mv.load(run.path, network=Normed)
 
 
@@ -470,7 +478,7 @@ def test_network_with_the_same_layers_in_another_order_is_refused(case: str, tmp
     run = trained(tmp_path / "run", case, TwoLayers)
     for use in (mv.load, functools.partial(mv.resume, env_steps=500)):
         with pytest.raises(
-            mv.InvalidRequest, match=r"parameter first\.weight of shape \(8, 8\), .* has second\.weight"
+            mv.errors.InvalidRequest, match=r"parameter first\.weight of shape \(8, 8\), .* has second\.weight"
         ):
             use(run.path, network=OtherOrder)
     assert mv.load(run.path, network=TwoLayers).act(np.zeros(4, np.float32)) in (0, 1)
@@ -489,7 +497,7 @@ def test_own_algorithm_and_network_of_a_program_are_named_together(
 
 def test_seeds_train_a_network_each(of_a_program: Any, tmp_path: Path) -> None:
     runs = trained(tmp_path / "set", network=of_a_program, seeds=2)
-    with pytest.raises(mv.InvalidRequest, match="network=Local"):
+    with pytest.raises(mv.errors.InvalidRequest, match="network=Local"):
         mv.resume(runs.path, env_steps=500)
     mv.resume(runs.path, network=of_a_program, env_steps=500, progress=False)
     assert [mv.Run.at(one).summary["env_steps"] for one in Path(runs.path).glob("seed-*")] == [500, 500]

@@ -65,21 +65,23 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
     ],
 )
 def test_a_slip_of_the_pen_is_told_in_a_sentence(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         trained(tmp_path / "run", **settings)
 
 
 @pytest.mark.parametrize("episodes", ["x", 1.5, [0, "x"], 0, []])
 def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", env_steps=100)
-    with pytest.raises(mv.InvalidRequest, match=r"episodes=.*(expected a whole number|at least 1)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"episodes=.*(expected a whole number|at least 1)"):
         mv.evaluate(run, episodes=episodes)
 
 
 def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
+    with pytest.raises(mv.errors.InvalidRequest, match="lr is another name of learning_rate, which is given too"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
-    with pytest.raises(mv.InvalidRequest, match="env_steps is another name of total_timesteps, which is given too"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match="env_steps is another name of total_timesteps, which is given too"
+    ):
         mv.train("CartPole-v1", total_timesteps=10, env_steps=10)
 
 
@@ -101,7 +103,9 @@ def test_a_run_with_a_schedule_goes_on_with_it_exactly_or_is_told_that_it_needs_
 
     whole = trained(tmp_path / "whole", lr=half)
     part = trained(tmp_path / "part", lr=half, hooks=[Stops()])
-    with pytest.raises(mv.InvalidRequest, match="learning_rate of this run was a function of a program: pass it again"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match="learning_rate of this run was a function of a program: pass it again"
+    ):
         mv.resume(part, progress=False)
     mv.resume(part, lr=half, progress=False)
     assert digest(part) == digest(whole)
@@ -132,7 +136,7 @@ def test_a_run_goes_on_where_it_is_asked_to_and_stays_the_same(tmp_path: Path) -
 def test_what_a_run_is_made_of_cannot_change(setting: dict[str, Any], tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_bytes()
-    with pytest.raises(mv.InvalidRequest, match=r"cannot change in a run|the run says which it is"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"cannot change in a run|the run says which it is"):
         mv.resume(run, env_steps=800, progress=False, **setting)
     assert (run.path / "config.yaml").read_bytes() == before
 
@@ -141,7 +145,7 @@ def test_a_setting_that_does_not_fit_leaves_the_run_as_it_was(tmp_path: Path) ->
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_bytes()
     for wrong in ({"lr": -1.0}, {"learning_rte": 1.0}, {"device": "mps"}):
-        with pytest.raises((mv.InvalidRequest, mv.PreflightError)):
+        with pytest.raises((mv.errors.InvalidRequest, mv.errors.PreflightError)):
             mv.resume(run, env_steps=800, progress=False, **wrong)
     assert (run.path / "config.yaml").read_bytes() == before
 
@@ -186,9 +190,11 @@ def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
         return Doubled(env)
 
     run = trained(tmp_path / "run", wrappers=[inside])
-    with pytest.raises(mv.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="
+    ):
         mv.resume(run.path, env_steps=600, progress=False)
-    with pytest.raises(mv.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
         mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
     assert mv.resume(run.path, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
     tried = evaluate(run, episodes=2)  # which knows it
@@ -282,9 +288,11 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
             executor="serial",
         )  # fmt: skip
     assert f"To resume: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
-    with pytest.raises(mv.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="
+    ):
         mv.resume(tmp_path / "run")
-    with pytest.raises(mv.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):
         mv.resume(tmp_path / "run", algorithm=learner)
 
 
@@ -296,7 +304,7 @@ def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> Non
         def step(self, action: Any) -> Any:
             raise OSError("no licence")
 
-    with pytest.raises(mv.EnvFailed, match="no licence") as caught:
+    with pytest.raises(mv.errors.EnvFailed, match="no licence") as caught:
         mv.train(Failing, run_dir=tmp_path / "run", **{**SMALL, "progress": False})
     assert f"; the run can be resumed with `mv.resume({str(tmp_path / 'run')!r}, env=Failing)`" in caught.value.hint
 
@@ -328,7 +336,7 @@ def test_a_program_can_have_tensorboard(tmp_path: Path, monkeypatch: pytest.Monk
     trained(tmp_path / "run", tensorboard=True)
     assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
-    with pytest.raises(mv.PreflightError, match="TensorBoard is not installed"):
+    with pytest.raises(mv.errors.PreflightError, match="TensorBoard is not installed"):
         trained(tmp_path / "other", tensorboard=True)
     assert not (tmp_path / "other").exists()
 

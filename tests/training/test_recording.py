@@ -103,7 +103,7 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize(("said", "env"), REFUSED.items(), ids=["no rgb_array", "text", "grows", "no render_mode"])
 def test_what_cannot_be_recorded_is_one_sentence_and_no_file(painted: mv.Run, said: str, env: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"cannot be recorded: .*{said}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"cannot be recorded: .*{said}"):
         mv.record(painted, env=env)
     assert not list(painted.path.rglob("*.mp4"))
 
@@ -123,7 +123,7 @@ class PainterOfTasks(Painter):
 
 def test_runs_with_tasks_are_recorded_or_refused_with_the_same_sentence(tmp_path: Path) -> None:
     run = mv.train(PainterOfTasks, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100, "tasks": 2})
-    with pytest.raises(mv.InvalidRequest, match="cannot be recorded: it takes no render_mode"):
+    with pytest.raises(mv.errors.InvalidRequest, match="cannot be recorded: it takes no render_mode"):
         mv.record(run, env=lambda: PainterOfTasks())
     assert not list(run.path.rglob("*.mp4"))
     assert mv.record(run, env=PainterOfTasks).frames == 7
@@ -138,7 +138,7 @@ def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(pa
 
 
 def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv.Run, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"film.avi: a video is an .mp4; try .*film.mp4"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"film.avi: a video is an .mp4; try .*film.mp4"):
         mv.record(painted, tmp_path / "film.avi", env=Painter)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunNotWritable, match=r"film.mp4 cannot be written to"):
@@ -148,14 +148,14 @@ def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv
 def test_no_link_inside_a_run_is_followed(painted: mv.Run, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (painted.path / "videos").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(mv.InvalidRequest, match="videos is "):
+    with pytest.raises(mv.errors.InvalidRequest, match="videos is "):
         mv.record(painted, env=Painter)
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_without_the_extra_there_is_a_plain_word(painted: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(mv.PreflightError, match=r"pip install 'multiverse\[video\]'"):
+    with pytest.raises(mv.errors.PreflightError, match=r"pip install 'multiverse\[video\]'"):
         mv.record(painted, env=Painter)
 
 

@@ -190,7 +190,7 @@ def test_self_play_refuses_a_policy_whose_past_versions_cannot_be_saved(tmp_path
 
     env, settings = "tests.multi_agent.envs:Pair", {**FEW, "env_steps": 8}
     settings.pop("learning_starts")
-    with pytest.raises(mv.InvalidRequest, match=r"opponents=2: .*Opposite cannot be \(it is a OwnPolicy\)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"opponents=2: .*Opposite cannot be \(it is a OwnPolicy\)"):
         mv.train(env, Opposite, run_dir=tmp_path / "run", opponents=2, **settings)
 
 
@@ -201,7 +201,7 @@ def test_class_of_a_script_is_named_at_the_start_and_asked_for_when_the_run_is_l
     script = type("Scripted", (Smallest,), {"__module__": "__main__"})
     run = mv.train("CartPole-v1", script, run_dir="one", **FEW)
     assert "the policy of Scripted (its head: SmallestHead) is saved as weights" in caplog.text
-    with pytest.raises(mv.InvalidRequest, match="pass it again, algorithm=Scripted"):
+    with pytest.raises(mv.errors.InvalidRequest, match="pass it again, algorithm=Scripted"):
         mv.load(run.path)
     expected = run.summary["evaluation"]["mean_return"]
     assert mv.evaluate(run.path, episodes=3, algorithm=script).mean_return == expected

@@ -111,7 +111,7 @@ def test_scheduled_values_of_each_algorithm() -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_progress_outside_of_0_to_1_is_refused(value: float) -> None:
-    with pytest.raises(mv.InvalidRequest, match="schedule_progress="):
+    with pytest.raises(mv.errors.InvalidRequest, match="schedule_progress="):
         mv.train("CartPole-v1", schedule_progress=value)
 
 
@@ -148,5 +148,5 @@ def test_budget_edited_in_the_config_that_makes_schedules_jump_is_reported(
     mv.resume(run, progress=False)
     assert "learning_rate goes from" in caplog.text
     config.write_text(config.read_text().replace("num_envs: 8", "num_envs: 4"))
-    with pytest.raises(mv.InvalidRequest, match="num_envs cannot change in a run"):
+    with pytest.raises(mv.errors.InvalidRequest, match="num_envs cannot change in a run"):
         mv.resume(run, env_steps=4_096, progress=False)

@@ -81,7 +81,7 @@ def test_they_are_never_taken_for_one(
     told = r"several seeds \(seed-5, seed-6\): choose one, set/seed-5, or in Python run.runs\[5\]"
     one_run: list[Any] = [mv.evaluate, mv.load, mv.record, lambda run: mv.replay(run, 0)]
     for what in one_run:
-        with pytest.raises(mv.InvalidRequest, match=told):
+        with pytest.raises(mv.errors.InvalidRequest, match=told):
             what(found)
     for words in (["record", "set"], ["replay", "set", "--episode", "0"]):
         assert main(words) == 2 and "choose one, set/seed-5" in capsys.readouterr().err

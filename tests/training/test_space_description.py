@@ -52,7 +52,7 @@ def test_images_take_few_bytes() -> None:
     "space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({1: spaces.Discrete(2)})]
 )
 def test_what_cannot_be_described_is_refused(space: spaces.Space[Any]) -> None:
-    with pytest.raises(mv.InvalidRequest, match="cannot be described"):
+    with pytest.raises(mv.errors.InvalidRequest, match="cannot be described"):
         described(space)
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_describes_no_space_is_refused_in_one_sentence(
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "spaces.json").write_text(json.dumps({"observation": observation, "action": described(spaces.Discrete(2))}))
-    with pytest.raises(mv.InvalidRequest, match=r"spaces\.json cannot be used.*Pass env=") as refused:
+    with pytest.raises(mv.errors.InvalidRequest, match=r"spaces\.json cannot be used.*Pass env=") as refused:
         mv.load(run)
     assert "\n" not in str(refused.value)
     assert mv.load(run, env="CartPole-v1").act(np.zeros(4, np.float32)) in (0, 1)
@@ -105,7 +105,7 @@ def test_a_file_that_describes_no_space_is_refused_in_one_sentence(
 def test_a_file_that_is_none_is_refused_in_one_sentence(text: bytes, trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "spaces.json").write_bytes(text)
-    with pytest.raises(mv.InvalidRequest, match=r"spaces\.json cannot be used") as refused:
+    with pytest.raises(mv.errors.InvalidRequest, match=r"spaces\.json cannot be used") as refused:
         mv.load(run)
     assert "\n" not in str(refused.value)
 

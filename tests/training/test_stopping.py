@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.ipc import interrupts
+from multiverse.training import session_envs
 from multiverse.training.opening import checkpoint_of
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import InterruptsAndHangs
@@ -19,7 +21,7 @@ from tests.training.small_runs import SMALL
 @pytest.mark.fault("G4", "A14")
 def test_a_run_whose_env_hangs_is_saved_and_ended_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
-    monkeypatch.setitem(mv.make_vec.__kwdefaults__, "close_timeout_s", 0.2)
+    monkeypatch.setattr(session_envs, "Timeouts", functools.partial(mv.Timeouts, close_s=0.2))
     settings = SMALL | {"executor": "process", "workers": 1, "num_envs": 2, "reply_timeout_s": None}
     kwargs = {"program": os.getpid(), "at": 40}
     with pytest.raises(KeyboardInterrupt):

@@ -119,7 +119,7 @@ def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
         go(strangers)
     assert "\n" not in str(refused.value) and not harm.exists()
     assert {path: path.read_bytes() for path in strangers.rglob("*") if path.is_file()} == before
-    with pytest.raises(mv.EnvFailed):  # what it makes is no env
+    with pytest.raises(mv.errors.EnvFailed):  # what it makes is no env
         go(strangers, trust=True)
     assert harm.exists()
 
@@ -235,7 +235,7 @@ def test_algorithm_of_strangers_run_is_imported_to_act_only_with_trust(
     monkeypatch.syspath_prepend(tmp_path)
     changed(run, f"algorithm: {__name__}:WithoutPolicy", "algorithm: worst_algorithm:Mine")
     for act in (lambda: mv.load(run), lambda: opponents_for(str(run), TWO_AGENTS)):
-        with pytest.raises(mv.InvalidRequest, match="worst_algorithm:Mine"):
+        with pytest.raises(mv.errors.InvalidRequest, match="worst_algorithm:Mine"):
             act()
     assert not (tmp_path / "harm").exists()
     assert mv.load(run, algorithm=WithoutPolicy).act(observation) in (0, 1)
@@ -263,7 +263,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
     def connect(options: Any) -> None:
         addresses.append(options.address)
-        raise mv.InvalidRequest("no cluster in this test")
+        raise mv.errors.InvalidRequest("no cluster in this test")
 
     monkeypatch.setattr(ray_cluster, "connect", connect)
     return addresses
@@ -287,14 +287,14 @@ def test_cluster_of_a_strangers_run_is_joined_only_with_trust(
         error = one_line(typed, capsys)
         assert f"join the Ray cluster at '{STRANGERS_CLUSTER}'" in error and "--trust" in error
     assert not joined
-    with pytest.raises(mv.InvalidRequest, match="no cluster in this test"):
+    with pytest.raises(mv.errors.InvalidRequest, match="no cluster in this test"):
         evaluate(clustered, trust=True)
     assert joined == [STRANGERS_CLUSTER]
 
 
 @pytest.mark.fault("E7")
 def test_cluster_that_the_caller_names_needs_no_trust(clustered: Path, joined: list[str | None]) -> None:
-    with pytest.raises(mv.InvalidRequest, match="no cluster in this test"):
+    with pytest.raises(mv.errors.InvalidRequest, match="no cluster in this test"):
         mv.resume(clustered, env_steps=200, ray_address="10.0.0.1:6379", progress=False)
     file = str(clustered / "config.yaml")
     assert main(["train", "--config", file, "--ray-address", "10.0.0.2:6379"]) == 2
@@ -317,7 +317,9 @@ def test_cluster_in_a_plan_file_is_refused(tmp_path: Path, joined: list[str | No
     ray = {"address": STRANGERS_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
     plan = {"executor": "ray", "workers": 1, "start_method": None, "waiting": "auto", "why": "", "num_envs": 1}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "ray": ray}))
-    with pytest.raises(mv.InvalidRequest, match=rf"names the Ray cluster at '{STRANGERS_CLUSTER}'.*ray_address="):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=rf"names the Ray cluster at '{STRANGERS_CLUSTER}'.*executor=RayOptions"
+    ):
         mv.make_vec("CartPole-v1", plan=tmp_path / "plan.json")
     assert not joined
 

@@ -137,7 +137,7 @@ def test_metrics_that_a_hook_writes_are_an_error_and_not_lost(write: Any, tmp_pa
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             write(trainer, report)
 
-    with pytest.raises(mv.InvalidRequest, match="the metrics that a hook gets are read-only"):
+    with pytest.raises(mv.errors.InvalidRequest, match="the metrics that a hook gets are read-only"):
         trained(tmp_path / "run", (Writes(),))
     assert checkpoint_of(tmp_path / "run").manifest["env_steps"] == 100, "what was learned is saved"
 
@@ -388,7 +388,7 @@ def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: p
     run = trained(tmp_path / "run", hidden_sizes=(8, 8))
     text = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(text.replace("- 8\n", "- 16\n", 1))
-    with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
+    with pytest.raises(mv.errors.InvalidRequest, match="networks have other sizes"):
         mv.resume(run, env_steps=600)
     assert "hidden_sizes" in caplog.text
 
@@ -414,7 +414,7 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
         def reward(self, reward: Any) -> float:
             return 3e38
 
-    with pytest.raises(mv.TrainingDiverged):
+    with pytest.raises(mv.errors.TrainingDiverged):
         mv.train(lambda: Broken(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
                  **{**SMALL, "normalize_rewards": False})  # fmt: skip
     assert not [p for p in (tmp_path / "run" / "checkpoints").iterdir() if p.name.startswith(".")]
@@ -454,7 +454,7 @@ def test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint
     message = (
         f"algorithm/{place.removeprefix('state/')} is not finite after 300 env steps, so nothing was saved; the last"
     )
-    with pytest.raises(mv.TrainingDiverged, match=f"{message} checkpoint is .*step-000000000200"):
+    with pytest.raises(mv.errors.TrainingDiverged, match=f"{message} checkpoint is .*step-000000000200"):
         trained(tmp_path / "run", (Poison(place),), checkpoint_every_s=0, evaluate_every=evaluate_every, **SCALED)
     checkpoints = tmp_path / "run" / "checkpoints"
     assert sorted(one.name for one in checkpoints.iterdir()) == ["step-000000000100", "step-000000000200"]
@@ -510,7 +510,7 @@ def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(
             huge = what == "observation"
             return observation.astype(np.float64) * (1e60 if huge else 1.0), 1.0 if huge else 1e300, *rest
 
-    with pytest.raises(mv.EnvFailed, match=rf"env \d.*the {what} is .*too large for float32"):
+    with pytest.raises(mv.errors.EnvFailed, match=rf"env \d.*the {what} is .*too large for float32"):
         mv.train(lambda: Huge(gym.make("CartPole-v1")), run_dir=tmp_path / "run",
                  **{**SMALL, "normalize_observations": True, "on_failure": "raise"})  # fmt: skip
     assert np.isfinite(checkpoint_of(tmp_path / "run").state["session"]["algorithm"]["weights"]["parameters"]).all()
@@ -542,7 +542,7 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
     written = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
     assert not any(b"sesame" in content for content in written)
     for again in (mv.resume, evaluate):
-        with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
             again(run)  # type: ignore[operator]
     evaluate(run, episodes=1, env_kwargs=secret)
     mv.load(run)  # needs no env, and so no secret
@@ -553,7 +553,7 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
 def test_a_secret_that_is_given_again_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secrets = {"api_key": "open sesame", "url": "https://me:sesame@example.org/x"}
     run = mv.train(Locked, run_dir=tmp_path / "run", env_kwargs=secrets, **{**SMALL, "env_steps": 100})
-    with pytest.raises(mv.InvalidRequest, match=r"env_kwargs\.url was secret"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.url was secret"):
         mv.resume(run, env=Locked, env_kwargs={"api_key": "open sesame"})
     caplog.set_level("DEBUG", "multiverse")
     mv.resume(run, env=Locked, env_kwargs=secrets, env_steps=200)
@@ -667,7 +667,7 @@ def test_a_callable_env_must_be_given_again_where_the_run_is_only_a_directory(tm
     run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
     for other in (run.path, mv.Run.at(run.path), pickle.loads(pickle.dumps(run))):
         for again in (evaluate, mv.resume):
-            with pytest.raises(mv.InvalidRequest, match="pass it again, env="):
+            with pytest.raises(mv.errors.InvalidRequest, match="pass it again, env="):
                 again(other)  # type: ignore[operator]
     assert mv.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env
 
@@ -691,12 +691,12 @@ def test_several_makers_of_envs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(8,), (2, 2), (4, 1), (3,), ()])
 def test_observations_of_another_shape_are_refused(shape: tuple[int, ...], tmp_path: Path) -> None:
     policy = mv.load(trained(tmp_path / "run", env_steps=100))
-    with pytest.raises(mv.InvalidRequest, match="expected"):
+    with pytest.raises(mv.errors.InvalidRequest, match="expected"):
         policy.act(np.zeros(shape, np.float32))
 
 
 def test_a_directory_that_cannot_be_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match="cannot be the directory of a run"):
+    with pytest.raises(mv.errors.InvalidRequest, match="cannot be the directory of a run"):
         trained(Path("/proc/nothing/here"))
 
 
@@ -714,6 +714,6 @@ def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: p
 def test_a_budget_that_is_spent_already_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_text()
-    with pytest.raises(mv.InvalidRequest, match=r"env_steps=100: the run has had \d+ already"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"env_steps=100: the run has had \d+ already"):
         mv.resume(run, env_steps=100)
     assert (run.path / "config.yaml").read_text() == before

@@ -83,7 +83,7 @@ STATES = [
 def test_a_signed_state_that_makes_no_sense_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
     twist(run, place, value)
     grown = [(run / name).read_bytes() for name in ("metrics.jsonl", "episodes.jsonl")]
-    with pytest.raises((CheckpointBroken, mv.InvalidRequest), match=LATEST.name) as refused:
+    with pytest.raises((CheckpointBroken, mv.errors.InvalidRequest), match=LATEST.name) as refused:
         mv.resume(run, env_steps=200)
     assert "\n" not in str(refused.value)
     assert [(run / name).read_bytes() for name in ("metrics.jsonl", "episodes.jsonl")] == grown
@@ -137,7 +137,7 @@ def test_more_than_the_memory_holds_is_not_read(run: Path) -> None:
     manifest["files"]["arrays.safetensors"] = {"bytes": size, "sha256": "0" * 64}
     (run / LATEST / "manifest.json").write_bytes(checkpoint_format._manifest_text(manifest))
     for go in (mv.load, mv.resume):
-        with pytest.raises(mv.PreflightError, match=r"takes 400 GiB of memory: .* are available") as refused:
+        with pytest.raises(mv.errors.PreflightError, match=r"takes 400 GiB of memory: .* are available") as refused:
             go(run)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
     assert (run / LATEST).is_dir()
@@ -157,7 +157,9 @@ def test_an_array_is_named_once(run: Path) -> None:
 def test_networks_that_no_memory_holds_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("- 64\n", "- 2000000000\n"))
-    with pytest.raises(mv.InvalidRequest, match=r"4 × 2000000000 × 2000000000 × 2 units has .* parameters, more than"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"4 × 2000000000 × 2000000000 × 2 units has .* parameters, more than"
+    ):
         mv.resume(run, env_steps=200)
 
 
@@ -183,10 +185,10 @@ def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
 
 @pytest.mark.parametrize("seed", [-5, 2**70])
 def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"seed={seed}: from 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: from 0"):
         evaluate(plain, seed=seed)
     for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
-        with pytest.raises(mv.InvalidRequest, match=f"run_seed={seed}: from 0"):
+        with pytest.raises(mv.errors.InvalidRequest, match=f"run_seed={seed}: from 0"):
             plan(seed)
     assert mv.DerivedSeeds(2**64 - 1)(0, 0).seed is not None
 
@@ -198,7 +200,7 @@ EMPTY = [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.
 def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path: Path) -> None:
     two = spaces.Discrete(2)
     for pair, told in (((space, two), "which are empty"), ((two, space), "actions must be")):
-        with pytest.raises(mv.InvalidRequest, match=told) as refused:
+        with pytest.raises(mv.errors.InvalidRequest, match=told) as refused:
             mv.train(lambda pair=pair: AnySpace(*pair), run_dir=tmp_path / "run", **SMALL)
         assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
@@ -218,7 +220,7 @@ SMALL_BOX = spaces.Box(-1, 1, (2,))
 def test_spaces_of_size_zero_are_refused(
     observations: spaces.Space[Any], actions: spaces.Space[Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(mv.InvalidRequest, match=message):
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         mv.train(lambda: AnySpace(observations, actions), run_dir=tmp_path / "run", **SMALL)
     assert not (tmp_path / "run").exists()
 

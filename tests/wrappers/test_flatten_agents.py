@@ -206,10 +206,10 @@ def test_a_game_with_turns_ends_when_it_is_won() -> None:
 
 def test_after_the_end_reset_is_what_helps() -> None:
     flat = mv.flatten_agents(Fading())
-    with pytest.raises(mv.InvalidRequest, match="reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         flat.step(np.zeros(3, np.int64))
     play(flat, 0)
-    with pytest.raises(mv.InvalidRequest, match="reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         flat.step(np.zeros(3, np.int64))
     assert len(play(flat, 0)) == 4
 
@@ -234,12 +234,12 @@ def test_the_rows_dtype_is_one_that_loses_nothing(observed: list[spaces.Space[An
 def test_a_dtype_can_be_asked_for_if_it_loses_nothing() -> None:
     image, wide = spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(0, 256, (2,), np.int64)
     assert mv.flatten_agents(Spaces({0: image}), dtype=np.uint8).observation_space.dtype == np.uint8
-    with pytest.raises(mv.InvalidRequest, match="uint8 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="uint8 would not hold"):
         mv.flatten_agents(Spaces({0: image, 1: wide}), dtype=np.uint8)
-    with pytest.raises(mv.InvalidRequest, match="float32 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="float32 would not hold"):
         mv.flatten_agents(Spaces({0: spaces.Box(0, 1, (2,), np.float64)}), dtype=np.float32)
     huge = spaces.Box(-(2**62), 2**62, (1,), np.int64)
-    with pytest.raises(mv.InvalidRequest, match="exactly"):
+    with pytest.raises(mv.errors.InvalidRequest, match="exactly"):
         mv.flatten_agents(Spaces({0: huge, 1: spaces.Box(0, 1, (1,), np.float32)}))
 
 
@@ -251,7 +251,7 @@ def test_the_rows_space_has_room_for_zeros() -> None:
 
 def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     for other in (spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)):
-        with pytest.raises(mv.InvalidRequest, match="all Discrete or all Box, and these are 'a' Discrete"):
+        with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box, and these are 'a' Discrete"):
             mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2), other]))
 
 
@@ -269,7 +269,7 @@ def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(make_it: Callable[[], Any], said: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=said):
         make_it()
 
 

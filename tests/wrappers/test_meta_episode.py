@@ -90,7 +90,7 @@ def test_episodes_follow_on_one_another_and_their_last_observations_are_flagged(
         if over:
             inside.reset()
         assert env.get_task().tolist() == TASK.tolist()
-    with pytest.raises(mv.InvalidRequest, match="without a meta-episode: call reset"):
+    with pytest.raises(mv.errors.InvalidRequest, match="without a meta-episode: call reset"):
         env.step(actions[0])
 
 
@@ -209,7 +209,7 @@ def test_a_saved_one_goes_on_exactly() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         make()
 
 
@@ -226,13 +226,13 @@ def test_spaces_that_it_cannot_have_are_refused() -> None:
     class Named(Counts):
         task = "left"
 
-    with pytest.raises(mv.InvalidRequest, match="has whole numbers"):
+    with pytest.raises(mv.errors.InvalidRequest, match="has whole numbers"):
         mv.MetaEpisode(Whole(), 2)
-    with pytest.raises(mv.InvalidRequest, match="oracle=True needs tasks of numbers, and they are 'left'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="oracle=True needs tasks of numbers, and they are 'left'"):
         mv.MetaEpisode(Named(), 2, oracle=True)
-    with pytest.raises(mv.InvalidRequest, match="expected a flat Box"):
+    with pytest.raises(mv.errors.InvalidRequest, match="expected a flat Box"):
         mv.MetaEpisode(Odd(), 2)
-    with pytest.raises(mv.InvalidRequest, match="bounds on every side"):
+    with pytest.raises(mv.errors.InvalidRequest, match="bounds on every side"):
         mv.MetaEpisode(Endless(), 2)
 
 
@@ -271,21 +271,21 @@ def test_tasks_may_be_dicts_of_arrays_and_lists() -> None:
         def sample_tasks(self, count: int) -> list[Any]:
             return super().sample_tasks(1) * count
 
-    with pytest.raises(mv.InvalidRequest, match="as a train task and as an eval task"):
+    with pytest.raises(mv.errors.InvalidRequest, match="as a train task and as an eval task"):
         mv.draw_tasks(Twice(), 1, 1, seed=0)
 
 
 def test_an_env_with_too_few_tasks_is_told() -> None:
-    with pytest.raises(mv.InvalidRequest, match="as a train task and as an eval task: if it has not so many"):
+    with pytest.raises(mv.errors.InvalidRequest, match="as a train task and as an eval task: if it has not so many"):
         mv.draw_tasks(Counts(), 10, 10, seed=0)
-    with pytest.raises(mv.InvalidRequest, match="0 train and 3 eval tasks: at least 1 and 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match="0 train and 3 eval tasks: at least 1 and 0"):
         mv.draw_tasks(Counts(), 0, 3, seed=0)
 
     class Unseeded(Counts):
         def sample_tasks(self, count: int) -> list[Any]:
             return np.random.default_rng().uniform(size=count).tolist()
 
-    with pytest.raises(mv.InvalidRequest, match=r"gave other tasks for the same seed, 0, .*self\.np_random"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"gave other tasks for the same seed, 0, .*self\.np_random"):
         mv.draw_tasks(Unseeded(), 2, 1, seed=0)
 
     class Three(Counts):
@@ -293,7 +293,8 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
             return [0, 1, 2][:count]
 
     with pytest.raises(
-        mv.InvalidRequest, match=r"sample_tasks\(4\) of .* gave 3: ask for no more, train and eval tasks together"
+        mv.errors.InvalidRequest,
+        match=r"sample_tasks\(4\) of .* gave 3: ask for no more, train and eval tasks together",
     ):
         mv.draw_tasks(Three(), 2, 2, seed=0)
     assert mv.draw_tasks(Three(), 2, 1, seed=0) == ([0, 1], [2])
@@ -302,7 +303,7 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
         def sample_tasks(self, count: int) -> list[int]:
             return self.np_random.choice(3, count, replace=False).tolist()
 
-    with pytest.raises(mv.InvalidRequest, match=r"failed: ValueError: .*; if it has not so many, ask for fewer"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"failed: ValueError: .*; if it has not so many, ask for fewer"):
         mv.draw_tasks(Strict(), 2, 2, seed=0)
 
 

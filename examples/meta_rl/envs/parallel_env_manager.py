@@ -26,8 +26,13 @@ class ParallelEnvManager:
     """Envs in worker processes: `remotes` talks to each, `engine` (a `mv.VectorEnv`) to all of them."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: Any = None) -> None:
-        settings: dict[str, Any] = {"autoreset": "disabled", "on_failure": "restart", "start_method": start_method}
-        self.engine = mv.make_vec(list(env_fns), executor="process", workers=len(env_fns), **settings)
+        self.engine = mv.make_vec(
+            list(env_fns),
+            executor="process",
+            workers=mv.WorkerOptions(count=len(env_fns), start_method=start_method),
+            autoreset="disabled",
+            on_failure="restart",
+        )
         self._answers: dict[int, Any] = {}  # by env id: results that recv() has not returned yet
         self._resets: dict[int, Any] = {}  # by env id: tasks of resets that were sent and not yet received
         self.remotes = [Remote(self.engine, i, self._answers, self._resets) for i in range(len(env_fns))]
@@ -63,31 +68,37 @@ class Remote:
         """
         me, engine = self._env_id, self._engine
         if not isinstance(command, tuple) or len(command) != 2:
-            raise mv.InvalidRequest(f"send({command!r}): expected ('reset', {{'task': task}}) or ('step', action)")
+            raise mv.errors.InvalidRequest(
+                f"send({command!r}): expected ('reset', {{'task': task}}) or ('step', action)"
+            )
         name, data = command
         if me in self._answers:
-            raise mv.RequestPending(f"env {me} has answered, and nobody has heard it: recv() before the next send()")
+            raise mv.errors.RequestPending(
+                f"env {me} has answered, and nobody has heard it: recv() before the next send()"
+            )
         if me in self._resets:
-            raise mv.RequestPending(f"env {me} is still under way: recv() its reset before the next send()")
+            raise mv.errors.RequestPending(f"env {me} is still under way: recv() its reset before the next send()")
         if name == "step":
             engine.send([data], env_ids=[me])
             self._steps = True
         elif name == "reset":
             options = {} if data is None else data
             if not isinstance(options, dict) or options.keys() - {"task"}:
-                raise mv.InvalidRequest(f"('reset', {options!r}): expected {{'task': task}}, or None")
+                raise mv.errors.InvalidRequest(f"('reset', {options!r}): expected {{'task': task}}, or None")
             if self._steps:
-                raise mv.RequestPending(f"env {me} is still under way: recv() its step before the next send()")
+                raise mv.errors.RequestPending(f"env {me} is still under way: recv() its step before the next send()")
             self._resets[me] = options.get("task")
         else:
-            raise mv.InvalidRequest(f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more")
+            raise mv.errors.InvalidRequest(
+                f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more"
+            )
 
     def _reset_all_sent(self) -> None:
         """Run every reset that was sent, side by side; one that fails is dropped, the others stay pending."""
         ids, tasks = list(self._resets), list(self._resets.values())
         try:
             observations, infos = self._engine.reset(env_ids=ids, tasks=tasks)
-        except mv.EnvFailed as error:
+        except mv.errors.EnvFailed as error:
             for env_id in error.env_ids or ids:
                 self._resets.pop(env_id, None)
             raise
@@ -96,12 +107,12 @@ class Remote:
         self._resets.clear()
 
     def recv(self) -> Any:
-        """(observation, info) of a reset; five results of a step. `mv.NothingPending` if nothing was sent."""
+        """(observation, info) of a reset; five results of a step. `mv.errors.NothingPending` if nothing was sent."""
         me = self._env_id
         if me in self._resets:
             self._reset_all_sent()
         if me not in self._answers and not self._steps:
-            raise mv.NothingPending(f"nothing was sent to env {me}: send() first")
+            raise mv.errors.NothingPending(f"nothing was sent to env {me}: send() first")
         while me not in self._answers:
             batch = self._engine.receive(min_envs=1)
             observations = iterate(self._engine.observation_space, batch.observations)

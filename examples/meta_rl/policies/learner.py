@@ -112,7 +112,7 @@ class Learner:
         """From a YAML file with the document's keys; `changes` replace keys of its sections: env={"num_…": 2}."""
         given = mv.read_config(path)
         if unknown := [name for name in changes if name not in given]:
-            raise mv.InvalidRequest(f"{path} has no {', '.join(unknown)} to change: it has {', '.join(given)}")
+            raise mv.errors.InvalidRequest(f"{path} has no {', '.join(unknown)} to change: it has {', '.join(given)}")
         for section, change in changes.items():
             changed = {**given[section], **change} if isinstance(change, Mapping) else change
             given = {**given, section: changed}  # of which no line of the file says anything
@@ -203,7 +203,7 @@ class Learner:
     def log_train_stats(self, train_stats: Mapping[str, float]) -> None:
         """A line; every `log_interval` iterations also what the held-out tasks say."""
         if self.collected is None:
-            raise mv.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
+            raise mv.errors.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
         self._n_iters = getattr(self, "_n_iters", 0) + 1
         told = ", ".join(f"{name} {value:.3g}" for name, value in train_stats.items())
         when = f"{self._n_env_steps_total:,} env steps"
@@ -235,7 +235,7 @@ class Learner:
     def time_split(self) -> str:
         """Where the time of the last rollouts went, and what the bottleneck is."""
         if self.collected is None:
-            raise mv.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
+            raise mv.errors.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
         shares = self.collected.seconds.share()
         split = ", ".join(f"{phase} {share:.0%}" for phase, share in shares.items())
         return f"{split}; {self.collected.seconds.bottleneck()}"
@@ -256,7 +256,7 @@ class Learner:
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     kind = (sections.get("env") or {}).get("env_type")
     if kind != "meta":
-        raise mv.InvalidRequest(f"env_type={kind!r}: this learner is for 'meta'; `multiverse train` for others")
+        raise mv.errors.InvalidRequest(f"env_type={kind!r}: this learner is for 'meta'; `multiverse train` for others")
     return mv.rollout_settings(sections)
 
 

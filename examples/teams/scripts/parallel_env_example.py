@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 def train_in_parallel(flags: argparse.Namespace) -> mv.Run:
     settings, processes = configured(flags), flags.num_processes
     if processes < 1:
-        raise mv.InvalidRequest(f"--num_processes {processes}: at least 1")
+        raise mv.errors.InvalidRequest(f"--num_processes {processes}: at least 1")
     if flags.render:
         print("Rendering: one process, this one")
         return train(replace(settings, training=replace(settings.training, num_parallel=1)), flags.seed, render=True)

@@ -57,7 +57,7 @@ def mask_writer(target: Array, action_space: spaces.Space[Any], agent: str = "")
     """
     shape, everything_open, name = target.shape, False, f"the {ACTION_MASK}{f' of {agent}' * bool(agent)}"
     ends = np.cumsum(action_space.nvec).tolist() if isinstance(action_space, spaces.MultiDiscrete) else list(shape)
-    parts = [slice(*both) for both in pairwise([0, *ends])]
+    parts = [slice(start, stop) for start, stop in pairwise([0, *ends])]
     whole = parts == [slice(0, *shape)]
 
     def write(given: Any, acts: bool) -> None:

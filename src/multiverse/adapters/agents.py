@@ -17,15 +17,28 @@ from multiverse.core.layout import Group, leaves
 Groups = Mapping[str, Sequence[str]] | Literal["separate"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """What the caller says about the agents of an env."""
+    """Agents of PettingZoo envs: which there are, and which share a policy.
 
-    groups: Groups | None = None  # name → agents, or each by itself; by equal spaces where nothing is said
-    possible_agents: Sequence[str] | None = None  # for envs that do not say
-    parallel: bool = False  # an AEC env in which everybody acts at once
-    state: bool = False  # ask for the env's `state()`, too
-    masks: MaskSource | Literal["off"] | None = None  # where to look for a single agent's; off: no masks at all
+    Args:
+        groups: of agents that share a policy, name → agents, or `"separate"`: each by itself. Default: agents with
+            equal spaces.
+        possible_agents: every agent that there can be, for envs that do not define it.
+        parallel: True treats an AEC env in which all agents act at once as a parallel one.
+        state: True calls `state()` of the env after every reset and step: `envs.states`.
+        masks: where to look for the action masks of a single-agent env; `"off"`: no env's masks are used.
+    """
+
+    groups: Groups | None = None
+    possible_agents: Sequence[str] | None = None
+    parallel: bool = False
+    state: bool = False
+    masks: MaskSource | Literal["off"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and self.groups != "separate" and not isinstance(self.groups, Mapping):
+            raise InvalidRequest(f"groups={self.groups!r}: expected a dict name → agents, or 'separate'")
 
 
 NOTHING_SAID = AgentOptions()
@@ -37,7 +50,7 @@ def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:
     if not found:
         raise InvalidRequest(
             f"{type(env).__name__} does not say which agents there can be (possible_agents), and rows are fixed for "
-            "the life of a vector env: pass make_vec(..., possible_agents=[...])"
+            "the life of a vector env: pass make_vec(..., agents=AgentOptions(possible_agents=[...]))"
         )
     twice = sorted({str(agent) for agent in found if list(found).count(agent) > 1})
     if twice:
@@ -73,10 +86,8 @@ def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[G
 
 
 def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
-    if groups == "separate":
+    if not isinstance(groups, Mapping):  # "separate"
         return {agent: [agent] for agent in agents}
-    if not isinstance(groups, Mapping):
-        raise InvalidRequest(f"groups={groups!r}: expected a dict name → agents, or 'separate'")
     named = [agent for members in groups.values() for agent in members]
     unknown = [agent for agent in named if agent not in agents]
     missing = [agent for agent in agents if agent not in named]

@@ -53,7 +53,7 @@ class PettingZooEnv:
             unknown = sorted({str(agent) for some in agents for agent in some if agent not in self._known})
             raise BadValue(
                 f"the env has agents {unknown}, which are not among its possible agents {list(self._agents)}: pass "
-                "make_vec(..., possible_agents=[...]) with all of them"
+                "make_vec(..., agents=AgentOptions(possible_agents=[...])) with all of them"
             )
 
     @property

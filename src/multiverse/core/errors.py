@@ -10,6 +10,7 @@ import re
 import sysconfig
 import traceback
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,32 +88,34 @@ class ReplyTimeout(MultiverseError, TimeoutError):
         state: str,
         stack: str,
         rss_bytes: int | None = None,
-        hint: str = "",
     ) -> None:
         self.worker, self.env_ids, self.command = worker, env_ids, command
         self.waited_s, self.stack, self.rss_bytes = waited_s, stack, rss_bytes
         self.cause = f"has not answered for {waited_s:g} s in {command}; {state}"
-        longer = "longer waits: reply_timeout_s= and reset_timeout_s= (None: for ever)"
+        longer = "longer waits: Timeouts(reply_s=…, reset_s=…), None for no limit"
         move = "reset() or close() is what can be done now"
         if command == "start":
             move = "Building envs gets the time of a reset"
         elif command in ("step", "reset"):
             move = "Its reply can still be received: receive() again, or reset() or close()"
-        self.hint = hint or f"{move}; {longer}"
-        self.hint_outside = hint or longer  # for whoever does not hold the vector env
-        self._state = state
+        self.hint = f"{move}; {longer}"
+        self.hint_outside = longer  # for callers that do not hold the vector env
         held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
-        told = f"\n\nWhat it was doing:\n{stack}" if stack else ""
         self._headline = f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}"
-        super().__init__(f"{self._headline}. {self.hint}{told}")
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        return f"{self._headline}. {self.hint}" + (f"\n\nWhat it was doing:\n{self.stack}" if self.stack else "")
 
     @property
     def headline(self) -> str:
         return self._headline
 
     def with_hint(self, hint: str) -> ReplyTimeout:
-        told = (self.waited_s, self._state, self.stack, self.rss_bytes)
-        return ReplyTimeout(self.worker, self.env_ids, self.command, *told, hint)
+        error = copy(self)
+        error.hint = error.hint_outside = hint
+        error.args = (error._text(),)
+        return error
 
 
 class ClosedError(MultiverseError, RuntimeError):

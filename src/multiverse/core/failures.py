@@ -6,8 +6,11 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import Generic, Literal, TypeVar
+
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.plan import at_least_one, check_choices, number_of_bytes
 
 OnFailure = Literal["raise", "restart"]
 RESTARTS_IN_A_ROW = 5
@@ -27,15 +30,49 @@ HOW_TO_GO_ON = "a run that trains goes on with `multiverse resume RUN`"
 Cause = TypeVar("Cause")
 
 
-@dataclass(frozen=True, slots=True)
-class FailurePolicy:
-    """What to do when an env or its worker fails, and when an env returns what nobody can learn from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureOptions:
+    """What happens when an env or its worker fails, and when an env returns a value that no learner can use.
+
+    Args:
+        on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
+            replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
+        on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
+            `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
+            observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
+            An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
+            outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
+        restarts_per_minute: limit of each worker, and of the envs of each worker; beyond it the first cause is raised.
+            None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
+            or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
+            episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
+        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced, which costs its envs
+            their episodes: a number of bytes, or text such as `"2GiB"`. Memory is read every 5 s. Serial and thread
+            have no worker processes.
+        float32: observations and rewards that overflow float32 are bad values too, because the learner casts them.
+    """
 
     on_failure: OnFailure = "raise"
     on_bad_value: OnBadValue = "raise"
-    restarts_per_minute: int | None = None  # of one worker, and of the envs of one worker; None: relative to work
-    worker_memory_limit: int | None = None  # bytes that a worker process may hold
-    float32: bool = False  # a learner casts observations and rewards to float32: what overflows there is a bad value
+    restarts_per_minute: int | None = None
+    worker_memory_limit: int | str | None = None
+    float32: bool = False
+
+    def __post_init__(self) -> None:
+        check_choices(on_failure=(self.on_failure, OnFailure), on_bad_value=(self.on_bad_value, OnBadValue))
+        if self.restarts_per_minute is not None:
+            rate = at_least_one("restarts_per_minute", self.restarts_per_minute, "on_failure='raise' restarts nothing")
+            object.__setattr__(self, "restarts_per_minute", rate)
+        if self.worker_memory_bytes is not None and not self.restarts:
+            raise InvalidRequest(
+                f"worker_memory_limit={self.worker_memory_limit} replaces workers: on_failure='restart'"
+            )
+
+    @property
+    def worker_memory_bytes(self) -> int | None:
+        """`worker_memory_limit` as a number; None without a limit."""
+        limit = self.worker_memory_limit
+        return None if limit is None else number_of_bytes("worker_memory_limit", limit)
 
     @property
     def restarts(self) -> bool:
@@ -47,7 +84,7 @@ class FailurePolicy:
         return self.restarts or self.on_bad_value == "truncate"
 
 
-DEFAULT_POLICY = FailurePolicy()
+DEFAULT_POLICY = FailureOptions()
 
 
 @dataclass(slots=True)
@@ -65,7 +102,9 @@ class Failures:
     steps_discarded: int = 0  # lost with an env or worker, or forgotten by a reset
 
     def __add__(self, other: Failures) -> Failures:
-        return Failures(*(one + another for one, another in zip(astuple(self), astuple(other))))
+        return Failures(
+            **{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from multiverse.core.errors import InvalidRequest, counted, in_words
 from multiverse.core.plain_files import read_named
@@ -28,6 +28,8 @@ IN_CALLER: PlannedExecutor = "serial"
 """Executor that steps all envs in the calling process."""
 IN_PROCESSES: PlannedExecutor = "process"
 """Executor that steps all envs in worker processes."""
+ON_RAY: PlannedExecutor = "ray"
+"""Executor that steps all envs in actors of a Ray cluster."""
 
 
 def autoreset_for(given: Autoreset | None, kind: str) -> Autoreset:
@@ -43,6 +45,21 @@ def whole_number(name: str, value: Any) -> int:
         return operator.index(value)
     except TypeError:
         raise InvalidRequest(f"{name}={value!r}: expected a whole number") from None
+
+
+def at_least_one(name: str, value: Any, instead: str) -> int:
+    """A whole number from 1 that a caller gave; `instead` says what the caller may have meant."""
+    count = whole_number(name, value)
+    if count < 1:
+        raise InvalidRequest(f"{name}={count}: at least 1 ({instead})")
+    return count
+
+
+def check_choices(**choices: tuple[Any, Any]) -> None:
+    """Refuse a value that is not one of its literals: name=(value, Literal[...])."""
+    for name, (value, literal) in choices.items():
+        if not isinstance(value, str) or value not in get_args(literal):
+            raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
 
 
 LARGEST_PLAN = 2**20
@@ -68,47 +85,95 @@ LONGEST_S = 1e7
 """No deadline is further away than some months: the system's calls would not take it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long a worker may take before that is an error; None waits for ever."""
+REPLY_S = 60.0
+"""Time limit of a step, in seconds, unless the caller sets one."""
 
-    reply_s: float | None = 60.0
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Time limits of requests to workers, in seconds. None: no limit.
+
+    Args:
+        reply_s: limit of a step or a call; then `ReplyTimeout` is raised, with the Python stack of the worker.
+            `"auto"`: 60 s; with `on_failure="restart"`, a worker process that has hung may from then on take 10 times
+            its longest step, at least 5 s.
+        reset_s: limit of a reset, and of building the envs.
+        close_s: how long `close` waits for workers to end by themselves.
+    """
+
+    reply_s: float | Literal["auto"] | None = "auto"
     reset_s: float | None = 300.0
     close_s: float = 5.0
-    adapts: bool = False  # a worker that has hung has less than reply_s from then on
 
     def __post_init__(self) -> None:
         for name in ("reply_s", "reset_s", "close_s"):
             value = getattr(self, name)
-            if value is None and name != "close_s":
+            if (value is None and name != "close_s") or (value == "auto" and name == "reply_s"):
                 continue
             number = isinstance(value, numbers.Real) and not isinstance(value, bool)
             if number and value > LONGEST_S:
                 if name == "close_s" or not math.isinf(value):
-                    raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: at most {LONGEST_S:g} seconds")
-                object.__setattr__(self, name, None)  # for ever, in other words
+                    raise InvalidRequest(f"{name}={value!r}: a timeout is at most {LONGEST_S:g} seconds")
+                object.__setattr__(self, name, None)  # infinity means no limit, too
             elif not (number and value > 0):
                 unless = "" if name == "close_s" else ", or None for no limit"
-                raise InvalidRequest(f"{name[:-2]}_timeout_s={value!r}: more than 0 seconds{unless}")
+                raise InvalidRequest(f"{name}={value!r}: a timeout is a number of seconds above 0{unless}")
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a worker that has hung has less time from then on."""
+        return self.reply_s == "auto"
+
+    @property
+    def step_s(self) -> float | None:
+        """Time limit of a step of a worker that has not hung yet; None without one."""
+        return REPLY_S if self.reply_s == "auto" else self.reply_s
 
 
 DEFAULT_TIMEOUTS = Timeouts()
 
 
-def timeouts_of(
-    reply_s: float | Literal["auto"] | None, reset_s: float | None = 300.0, close_s: float = 5.0
-) -> Timeouts:
-    """The arguments of `make_vec` as timeouts."""
-    if reply_s == "auto":
-        return Timeouts(DEFAULT_TIMEOUTS.reply_s, reset_s, close_s, adapts=True)
-    return Timeouts(reply_s, reset_s, close_s)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Number of workers, and how they are started and wait.
+
+    Args:
+        count: number of threads, processes or Ray actors. Default: the usable cores; from four on `"process"` leaves
+            one of them to the caller, unless every env can have its own.
+        start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
+            of them imports your script again, so no `if __name__ == "__main__":` is needed.
+        waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
+            always look first, or `"park"`: always sleep at once.
+    """
+
+    count: int | None = None
+    start_method: StartMethod | None = None
+    waiting: Waiting = "auto"
+
+    def __post_init__(self) -> None:
+        if self.count is not None:
+            count = at_least_one("workers", self.count, f"executor={IN_CALLER!r} has none")
+            object.__setattr__(self, "count", count)
+        if self.start_method is not None:
+            check_choices(start_method=(self.start_method, StartMethod))
+        check_choices(waiting=(self.waiting, Waiting))
 
 
-@dataclass(frozen=True, slots=True)
+DEFAULT_WORKERS = WorkerOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """Where a Ray cluster is, and what each worker has of it."""
+    """Address of a Ray cluster, and the share of its node that each worker has.
 
-    address: str | None = None  # None: the cluster this program is connected to, or one of its own on this machine
+    Args:
+        address: of a running cluster, host:port or `"auto"`. Default: the cluster that this program is connected to,
+            or one of its own on this machine, which ends with it.
+        cpus_per_worker: CPUs of its node that each worker reserves.
+        gpus_per_worker: likewise GPUs.
+    """
+
+    address: str | None = None
     cpus_per_worker: float = 1.0
     gpus_per_worker: float = 0.0
 
@@ -177,7 +242,7 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
     of_ray = RayOptions(**ray) if ray else None
     if of_ray is not None and of_ray.address is not None:  # guard: a-plan-file-names-no-cluster
         wrong = f"{where} names the Ray cluster at {of_ray.address!r}: a plan file says how envs run, not where"
-        raise InvalidRequest(f"{wrong}. Remove the address, and pass executor='ray' and ray_address=… instead of plan=")
+        raise InvalidRequest(f"{wrong}. Remove the address, and pass executor=RayOptions(address=…) instead of plan=")
     return Plan(**{name: found[name] for name in wanted}, ray=of_ray), whole_number("num_envs", found["num_envs"])
 
 

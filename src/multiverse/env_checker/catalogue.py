@@ -28,7 +28,7 @@ error, warning, info = (partial(Entry, severity) for severity in SEVERITIES)
 CATALOGUE: dict[str, Entry] = {
     # -- the worst ---------------------------------------------------------------------------------------------
     "hangs": error(
-        "a vector env waits for its slowest env; one that never answers stops all of them until reply_timeout_s.",
+        "a vector env waits for its slowest env; one that never answers stops all of them until its timeout.",
         "look at the stack; give whatever is waited for (socket, lock, subprocess, while loop) a time limit. If it is "
         "only slow, raise --timeout-s.",
     ),
@@ -203,7 +203,8 @@ CATALOGUE: dict[str, Entry] = {
     # -- several agents ----------------------------------------------------------------------------------------
     "possible-agents": error(
         "every agent has a row of its own in the batch, fixed for the life of a vector env.",
-        "set possible_agents to all agents that there can ever be, or pass make_vec(..., possible_agents=[...]).",
+        "set possible_agents to all agents that there can ever be, or pass make_vec(..., "
+        "agents=AgentOptions(possible_agents=[...])).",
     ),
     "agent-unknown": error(
         "there is no row in the batch for it, and no space that says what it sees.",

@@ -132,7 +132,7 @@ class Laboratory:
             plan = Plan(IN_PROCESSES, 1, method, "park", "check-env")
             if not self.isolated:
                 plan = Plan(IN_CALLER, 0, None, "park", "check-env")
-            self._executor = startup.open_envs(plan, [self._recipe], "next_step", False, None).bind()
+            self._executor = startup.open_envs(plan, [self._recipe]).bind()
             if self.isolated:
                 self._take_output(self._executor)
         return self._executor
@@ -182,7 +182,7 @@ def print_into(envs: EnvRange, path: str) -> None:
 def cannot_travel(recipe: Recipe) -> str:
     """Return why a recipe cannot be sent to a worker process; '' if it can."""
     try:
-        pickled([Assignment(0, RangeConfig(range(1), "next_step", False, None), [recipe], "park")])
+        pickled([Assignment(0, RangeConfig(env_ids=range(1)), [recipe], "park")])
     except PreflightError as error:
         cause = error.__cause__
         return f"{type(cause).__name__}: {cause}"

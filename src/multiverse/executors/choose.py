@@ -21,7 +21,17 @@ from multiverse.core.env import Env
 from multiverse.core.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.core.failures import OnFailure
 from multiverse.core.layout import ACTION_MASKS, ACTIONS
-from multiverse.core.plan import ExecutorName, Plan, PlannedExecutor, RayOptions, StartMethod, Timeouts, Waiting
+from multiverse.core.plan import (
+    DEFAULT_WORKERS,
+    ExecutorName,
+    Plan,
+    PlannedExecutor,
+    RayOptions,
+    StartMethod,
+    Timeouts,
+    Waiting,
+    WorkerOptions,
+)
 from multiverse.core.reset_plan import ResetRequest
 from multiverse.core.views import Views
 from multiverse.executors import machine, startup
@@ -56,17 +66,15 @@ class Probe:
 
 def decide(
     executor: ExecutorName,
-    workers: int | None,
-    start_method: StartMethod | None,
-    waiting: Waiting,
     recipes: Sequence[Recipe],
+    workers: WorkerOptions = DEFAULT_WORKERS,
     on_failure: OnFailure = "raise",
     ray: RayOptions | None = None,
 ) -> Plan:
     """The plan for what the caller asked, with everything left open filled in."""
 
     def plan(name: ExecutorName, why: str) -> Plan:
-        return plan_for(name, len(recipes), workers, start_method, waiting, why, ray)
+        return plan_for(name, len(recipes), workers.count, workers.start_method, workers.waiting, why, ray)
 
     if executor != "auto":
         return plan(executor, "as asked")
@@ -80,7 +88,8 @@ def decide(
         return plan("serial", "auto: one usable core")
     if not usable_here():
         return plan("serial", "auto: no worker processes on this platform")
-    chosen = plan(*_by_probe(recipes, plan("hybrid", "")))
+    name, why = _by_probe(recipes, plan("hybrid", ""))
+    chosen = plan(name, why)
     log.info("executor=%s", chosen)
     return chosen
 
@@ -135,7 +144,7 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     """Build one env in a worker and step it for a moment; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
     try:
-        opened = startup.open_envs(plan, [recipe], "next_step", False, None, patience_s=SLOW_BUILD_S)
+        opened = startup.open_envs(plan, [recipe], patience_s=SLOW_BUILD_S)
     except startup.TooSlow:
         return None
     if opened.description.metadata.get("in_process"):
@@ -153,8 +162,8 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
     """The same as `predicted`, tried out in turns with as many throwaway envs, all of them in workers: what a lock-step
     costs whose cores are taken away now and then, no model knows."""
     plan = Plan("process", hybrid.workers + 1, hybrid.start_method, hybrid.waiting, "probe")
-    patient = Timeouts(HOPELESS_S, HOPELESS_S)
-    opened = startup.open_envs(plan, recipes, "next_step", False, None, timeouts=patient, patience_s=SLOW_BUILD_S)
+    patient = Timeouts(reply_s=HOPELESS_S, reset_s=HOPELESS_S)
+    opened = startup.open_envs(plan, recipes, timeouts=patient, patience_s=SLOW_BUILD_S)
     executor = opened.bind()
     try:
         hosts, give_up, rounds = executor.hosts, time.perf_counter() + TRY_S, 0

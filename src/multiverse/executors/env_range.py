@@ -15,7 +15,7 @@ from multiverse.core.failures import (
     BAD_VALUE,
     DEFAULT_POLICY,
     RESTARTED,
-    FailurePolicy,
+    FailureOptions,
     RestartLimit,
     Work,
     restart_limit,
@@ -65,15 +65,15 @@ def _and_state(call: Callable[..., Any], env: Env, write: Callable[[Any], None])
     return call_and_look
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RangeConfig:
     """What a range needs to know besides its envs."""
 
     env_ids: range
-    autoreset: Autoreset | None  # None: what suits the kind of env
-    with_infos: bool
-    reset_plan: ResetPlan | None
-    failure_policy: FailurePolicy = DEFAULT_POLICY
+    autoreset: Autoreset | None = "next_step"  # None: what suits the kind of env
+    with_infos: bool = False
+    reset_plan: ResetPlan | None = None
+    failures: FailureOptions = DEFAULT_POLICY
     tasks: Sequence[Any] | None = None  # None: resets name the tasks themselves, not their numbers
 
 
@@ -110,7 +110,7 @@ class EnvRange:
 
     def _restart_limits(self) -> list[RestartLimit[RemoteError]]:
         """Return each env's own limit, or the one rate that all envs of the range share."""
-        rate, count = self.config.failure_policy.restarts_per_minute, len(self.config.env_ids)
+        rate, count = self.config.failures.restarts_per_minute, len(self.config.env_ids)
         return [restart_limit(rate) for _ in range(count)] if rate is None else [restart_limit(rate)] * count
 
     def bind(self, views: Views, replacing: bool = False) -> None:
@@ -146,8 +146,8 @@ class EnvRange:
         self._objects = [name for name in views.objects if name[1] != ACTIONS]  # what the block cannot hold
         self._extras = Extras()
         self._eventful = False  # there is more in the extras than what every step has to say
-        self._last_rows = LastRows(views, ids) if self.config.failure_policy.shows_last_rows else None
-        policy = self.config.failure_policy
+        self._last_rows = LastRows(views, ids) if self.config.failures.shows_last_rows else None
+        policy = self.config.failures
         watched = policy.on_bad_value != "off"
         self._guard = ValueGuard(policy.on_bad_value, views, ids, self._own, policy.float32) if watched else None
         if replacing:
@@ -277,7 +277,7 @@ class EnvRange:
         failure = failure.under(self._log.circumstances(i, step, taken if step else None))
         if isinstance(error.cause if isinstance(error, InEnv) else error, BadValue):
             first = self._guard is not None and self._guard.count(i)
-            if self.config.failure_policy.on_bad_value == "truncate" and not in_reset:
+            if self.config.failures.on_bad_value == "truncate" and not in_reset:
                 self._truncate(i, failure, tell=first)
                 return True
         if self._replace_env(i, failure):
@@ -304,7 +304,7 @@ class EnvRange:
         One that cannot even be built is a failure more, and tried again as long as that is allowed.
         """
         env_id = self.config.env_ids[i]
-        if not self.config.failure_policy.restarts or self._last_rows is None:
+        if not self.config.failures.restarts or self._last_rows is None:
             self._extras.failures.append(failure)
             return False
         if not self._was_reset[i]:  # guard: what-never-worked-is-not-tried-again
@@ -348,7 +348,7 @@ class EnvRange:
         """An env failed once too often: the first cause of all is the error, with this one beside it."""
         first, told = self._limits[i].first_cause, self._extras.failures
         if not any(other.given_up and other.env_id == first.env_id for other in told):
-            shared = self.config.failure_policy.restarts_per_minute is not None
+            shared = self.config.failures.restarts_per_minute is not None
             ids = self.config.env_ids if shared else range(self.config.env_ids[i], self.config.env_ids[i] + 1)
             whose = f"env{'s' * (len(ids) > 1)} {describe_ids(ids)}"
             why = self._limits[i].why_given_up(whose, failure.where_and_what())

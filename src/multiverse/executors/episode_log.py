@@ -22,7 +22,8 @@ class EpisodeLog:
         if seed is not None:
             self._seeds[i] = seed, episode
         if self.share is not None:
-            self.share.begin(i, episode, *(self._seeds[i] or (None, None)))
+            last_seed, seeded = self._seeds[i] or (None, None)
+            self.share.begin(i, episode, last_seed, seeded)
 
     def seed_of(self, i: int) -> int | None:
         """Of the episode that is under way; None if it began without one."""

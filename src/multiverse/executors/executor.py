@@ -91,7 +91,7 @@ class Executor:
     ) -> None:
         self.hosts = list(hosts)
         self.views = views
-        self.timeouts, self.patience = DEFAULT_TIMEOUTS, Patience(DEFAULT_TIMEOUTS.reply_s)
+        self.timeouts, self.patience = DEFAULT_TIMEOUTS, Patience(DEFAULT_TIMEOUTS.step_s)
         self.known_tasks: int | None = None  # how many tasks the hosts know by index
         self._team = team
         self.local = next((h for h in hosts if isinstance(h, LocalHost)), None)
@@ -278,7 +278,7 @@ class Executor:
             for n, w in enumerate(workers)
         )
         self._said_at = time.monotonic()
-        limits = f"reply_timeout_s={_seconds(self.timeouts.reply_s)}, reset_timeout_s={_seconds(self.timeouts.reset_s)}"
+        limits = f"reply_s={_seconds(self.timeouts.step_s)}, reset_s={_seconds(self.timeouts.reset_s)}"
         log.warning("no reply for %g s; waiting for %s (%s)", SILENCE_S, who, limits)  # guard: silence-is-told
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:

@@ -39,7 +39,7 @@ class Patience:
             self._hung.add(worker)  # guard: the-second-hang-is-noticed-sooner
             log.warning(
                 "worker %d may take %g s for a step from now on, because it has hung (%g times its longest step, at "
-                "least %g s); reply_timeout_s= (--reply-timeout-s) sets a limit that does not change",
+                "least %g s); Timeouts(reply_s=…) or --reply-timeout-s sets a limit that does not change",
                 *(worker.worker, self.limit_s(worker), TIMES_THE_LONGEST, SHORTEST_S),
             )
 

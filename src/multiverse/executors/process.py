@@ -94,7 +94,7 @@ class ProcessHost(WorkerHost):
     def connect(self, views: Views, workers: int, replacing: bool = False) -> None:
         """Tell the worker what lies where in the block, which has its size by now."""
         views[CONTROL][self.worker] = 0
-        self.bind(CallerMailbox(views[CONTROL], self.worker, *self.bells), views)
+        self.bind(CallerMailbox(views[CONTROL], self.worker, self.bells), views)
         try:
             self.link.send(LayoutMessage(views.layout, workers, replacing))
         except LinkBroken as error:

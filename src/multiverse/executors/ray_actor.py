@@ -48,7 +48,7 @@ class RayActor:
                 self._inner.send(RemoteError.of(error))
                 return
             self._env_ids = assignment.config.env_ids
-            env_range.replaceable_process = assignment.config.failure_policy.restarts
+            env_range.replaceable_process = assignment.config.failures.restarts
             worker_loop.work(assignment, self._inner, lambda replacing: (*self._bound, replacing), WaitSet())
         except SystemExit as error:  # as it would end a worker process
             self._exit(error.code if isinstance(error.code, int) else int(error.code is not None))
@@ -71,9 +71,9 @@ class RayActor:
         views, bells = Views.over(layout, arrays), (new_doorbell(), new_doorbell())
         self._mirror = Mirror(views, self._env_ids)
         self._mirror.apply(changes)
-        self._mailbox = CallerMailbox(arrays[CONTROL], 0, *bells)
+        self._mailbox = CallerMailbox(arrays[CONTROL], 0, bells)
         self._mailbox.add_to(self._wait_set)
-        self._bound = views, WorkerMailbox(arrays[CONTROL], 0, *bells)
+        self._bound = views, WorkerMailbox(arrays[CONTROL], 0, bells)
         self._link.send_packed(pickle.dumps(replacing), 0)
 
     def request(self, packed: bytes, stored: bytes | None) -> bytes:

@@ -259,8 +259,8 @@ class RayHost(WorkerHost):
     def connect(self, views: Views, replacing: bool = False) -> None:
         words, bells = views[CONTROL], (new_doorbell(), new_doorbell())
         words[self.worker] = 0
-        self.bind(CallerMailbox(words, self.worker, *bells), views)
-        self.life.connect(views, WorkerMailbox(words, self.worker, *bells), replacing)
+        self.bind(CallerMailbox(words, self.worker, bells), views)
+        self.life.connect(views, WorkerMailbox(words, self.worker, bells), replacing)
 
 
 class RayWorkers:

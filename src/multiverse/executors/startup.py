@@ -15,17 +15,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.registered import with_code
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
-from multiverse.core.failures import DEFAULT_POLICY, FailurePolicy
 from multiverse.core.imports import refuse_in_import
 from multiverse.core.layout import EPISODES, Field, Layout
-from multiverse.core.plan import DEFAULT_TIMEOUTS, Autoreset, Plan, Timeouts, autoreset_for
-from multiverse.core.reset_plan import ResetPlan
+from multiverse.core.plan import DEFAULT_TIMEOUTS, Plan, Timeouts, autoreset_for
 from multiverse.core.views import Views
 from multiverse.executors import machine, preflight
 from multiverse.executors.backends import backend_of
@@ -55,22 +52,19 @@ def ranges(num_envs: int, parts: int) -> list[range]:
 def open_envs(
     plan: Plan,
     recipes: Sequence[Recipe],
-    autoreset: Autoreset | None,
-    with_infos: bool,
-    reset_plan: ResetPlan | None,
+    config: RangeConfig | None = None,
     *,
-    failure_policy: FailurePolicy = DEFAULT_POLICY,
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
-    tasks: Sequence[Any] | None = None,
     patience_s: float | None = None,
 ) -> OpenedEnvs:
     """Envs that are built and described, or an error and nothing left behind: `TooSlow` if building outlasts
     `patience_s`. Bind or close them.
 
-    `bounds_may_differ`: observation spaces need equal shapes and dtypes only; the description is env 0's.
-    `tasks`: sent to every worker now, once; resets then name them by index.
+    `config`: of all envs; each worker is sent its part of it, the tasks included. `bounds_may_differ`: observation
+    spaces need equal shapes and dtypes only; the description is env 0's.
     """
+    config = config or RangeConfig(env_ids=range(len(recipes)))
     backend = backend_of(plan.executor)
     if backend.workers is not None:
         refuse_in_import("starts workers")
@@ -81,7 +75,7 @@ def open_envs(
     assignments = [
         Assignment(
             worker - backend.own_share,
-            RangeConfig(ids, autoreset, with_infos, reset_plan, failure_policy, tasks),
+            replace(config, env_ids=ids),
             [recipes[i] for i in ids],
             plan.waiting,
             bounds_may_differ,
@@ -131,15 +125,15 @@ class OpenedEnvs:
             views = self._lay_out(layout)
             hosts: list[Host] = [*([self._local] if self._local else []), *self._workers]
             executor = Executor(hosts, views, self.plan.waiting, self._team)
-            policy, tasks = self._config.failure_policy, self._config.tasks
+            policy, tasks = self._config.failures, self._config.tasks
             executor.timeouts, executor.known_tasks = self._timeouts, None if tasks is None else len(tasks)
             # A Ray actor's steps are not timed here, and a thread is not replaced.
             adapts = self._timeouts.adapts and self._backend.processes and policy.restarts
-            executor.patience = Patience(self._timeouts.reply_s, adapts)
-            executor.memory = WorkerMemory(policy.worker_memory_limit)
+            executor.patience = Patience(self._timeouts.step_s, adapts)
+            executor.memory = WorkerMemory(policy.worker_memory_bytes)
             executor.memory.check_start(executor.workers)
             for worker in executor.workers:
-                worker.patience_s = self._timeouts.reply_s
+                worker.patience_s = self._timeouts.step_s
             if self._team is not None and self._backend.replaceable and policy.restarts:
                 executor.supervisor = Supervisor(self._team, policy.restarts_per_minute, description)
             return executor

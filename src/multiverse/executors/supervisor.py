@@ -65,7 +65,7 @@ class Supervisor:
         hangs.note(cause, work.steps)
         if len(hangs.causes) >= HANGS_IN_A_ROW:  # guard: hangs-in-a-row-are-a-crash-loop
             why = f"{HANGS_IN_A_ROW} timeouts in a row of worker {host.worker}, with less work than waiting between"
-            move = f"Fix the cause, or allow longer waits (reply_timeout_s=, --reply-timeout-s); {HOW_TO_GO_ON}"
+            move = f"Fix the cause, or allow longer waits (Timeouts(reply_s=…), --reply-timeout-s); {HOW_TO_GO_ON}"
             raise hangs.causes[0].with_hint(f"given up: {why}; the last one: {cause.headline}. {move}")
         if not limit.allows(cause, work):
             first = limit.first_cause

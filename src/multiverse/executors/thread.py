@@ -110,8 +110,8 @@ class Threads:
         words = views[CONTROL]
         for host in self.hosts:
             bells = new_doorbell(), new_doorbell()
-            host.bind(CallerMailbox(words, host.worker, *bells), views)
-            host.link.send((views, WorkerMailbox(words, host.worker, *bells)))
+            host.bind(CallerMailbox(words, host.worker, bells), views)
+            host.link.send((views, WorkerMailbox(words, host.worker, bells)))
 
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
         raise host.died()  # a thread cannot be ended from outside, so it is never replaced

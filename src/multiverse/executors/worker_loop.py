@@ -131,7 +131,7 @@ def main(fds: list[int]) -> int:
 
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
     """The life of any worker process, served or forked, once it has its assignment."""
-    env_range.replaceable_process = assignment.config.failure_policy.restarts
+    env_range.replaceable_process = assignment.config.failures.restarts
     block, bell_fds = Block(fds[1]), fds[3:]
     StackDump(fds[2]).record_here()
     half = len(bell_fds) // 2
@@ -141,7 +141,7 @@ def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
         arrays = block.views(fields)
         block.close()
         bells = doorbell_from(tuple(bell_fds[:half])), doorbell_from(tuple(bell_fds[half:]))
-        mailbox = WorkerMailbox(arrays[CONTROL], assignment.worker, *bells)
+        mailbox = WorkerMailbox(arrays[CONTROL], assignment.worker, bells)
         return Views.over(answer.layout, arrays), mailbox, answer.replacing
 
     def caller_gone() -> None:

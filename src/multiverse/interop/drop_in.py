@@ -12,7 +12,7 @@ import builtins
 from collections.abc import Callable, Sequence
 from multiprocessing import TimeoutError as MultiprocessingTimeoutError
 from multiprocessing import get_all_start_methods, get_start_method
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 import gymnasium.error
 import numpy as np
@@ -24,50 +24,53 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import Recipe, recipes
 from multiverse.core import errors
 from multiverse.core.errors import ClosedError, EnvFailed, MultiverseError, ReceiveTimeout, RemoteError, RequestPending
-from multiverse.core.failures import FailurePolicy
+from multiverse.core.failures import FailureOptions
 from multiverse.core.infos import Infos
-from multiverse.core.plan import DEFAULT_TIMEOUTS, Autoreset, ExecutorName, StartMethod, Timeouts, Waiting
+from multiverse.core.plan import DEFAULT_TIMEOUTS, Autoreset, ExecutorName, StartMethod, Timeouts, WorkerOptions
 from multiverse.executors import startup
 from multiverse.executors.choose import decide
+from multiverse.executors.env_range import RangeConfig
 from multiverse.interop.engine import AsyncCalls
 from multiverse.interop.env_side import call_each_but_some, set_each
-from multiverse.vector.base import BaseVectorEnv, NotCopied, Running
+from multiverse.vector.base import NotCopied, Running
 
 CLOSE_S = 60.0
 """Time that `close` waits for envs that are busy, where an original would wait for ever."""
+PARKED = WorkerOptions(waiting="park")
 
-Kind = TypeVar("Kind", bound=BaseVectorEnv)
+
+def recipes_of(
+    env_fns: Sequence[Callable[[], Any]], recipe: type[Recipe], agents: AgentOptions = NOTHING_SAID
+) -> list[Recipe]:
+    """Return one recipe of that class per function, which builds the env where it runs."""
+    return [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
 
 
 def start(
-    env_fns: Sequence[Callable[[], Any]],
+    each: list[Recipe],
     executor: ExecutorName,
     autoreset: Autoreset,
     *,
-    kind: Callable[..., Kind],
+    workers: WorkerOptions = PARKED,
     copy: bool = True,
-    workers: int | None = None,
-    start_method: StartMethod | None = None,
-    waiting: Waiting = "park",
-    recipe: type[Recipe],
-    agents: AgentOptions = NOTHING_SAID,
     bounds_may_differ: bool = False,
-) -> Kind:
-    """Return a running vector env of this kind, one env per function; `recipe` builds each env where it runs."""
-    each = [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]
-    plan = decide(executor, workers, start_method, waiting, each)
-    failure_policy, timeouts = FailurePolicy(on_bad_value="off"), Timeouts(None, None, CLOSE_S)
-    opened = startup.open_envs(
-        plan,
-        each,
-        autoreset,
-        True,
-        None,
-        failure_policy=failure_policy,
-        timeouts=timeouts,
-        bounds_may_differ=bounds_may_differ,
+) -> Running:
+    """Return running envs, over which the caller makes a vector env."""
+    plan = decide(executor, each, workers)
+    config = RangeConfig(
+        env_ids=range(len(each)), autoreset=autoreset, with_infos=True, failures=FailureOptions(on_bad_value="off")
     )
-    return kind(Running(opened.bind(), opened.description, plan, autoreset, copy, True, failure_policy))
+    timeouts = Timeouts(reply_s=None, reset_s=None, close_s=CLOSE_S)
+    opened = startup.open_envs(plan, each, config, timeouts=timeouts, bounds_may_differ=bounds_may_differ)
+    return Running(
+        executor=opened.bind(),
+        description=opened.description,
+        plan=plan,
+        autoreset=autoreset,
+        copy=copy,
+        infos=True,
+        failures=config.failures,
+    )
 
 
 def start_method_of(context: str | None) -> StartMethod:

@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Generic, NoReturn, cast
 
 import gymnasium
@@ -24,9 +25,17 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.utils import batch_differing_spaces, clear_mpi_env_vars, create_shared_memory
 
 from multiverse.core.errors import EnvFailed, MultiverseError, SpacesDiffer
-from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Autoreset, ExecutorName
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Autoreset, ExecutorName, WorkerOptions
 from multiverse.executors.worker_loop import alike
-from multiverse.interop.drop_in import AsyncDropIn, DropIn, original_exception, start, start_method_of
+from multiverse.interop.drop_in import (
+    PARKED,
+    AsyncDropIn,
+    DropIn,
+    original_exception,
+    recipes_of,
+    start,
+    start_method_of,
+)
 from multiverse.interop.engine import Engine
 from multiverse.interop.env_side import AsGivenRecipe, call_each, set_each
 from multiverse.vector.single import Step, VectorEnv
@@ -45,24 +54,27 @@ class GymnasiumDropIn(DropIn, gymnasium.vector.VectorEnv[Any, Any, Any]):
     observation_mode: Any
 
     def _started(
-        self, env_fns: Sequence[EnvFunction], executor: ExecutorName, autoreset: Autoreset, **how: Any
+        self,
+        env_fns: Sequence[EnvFunction],
+        executor: ExecutorName,
+        autoreset: Autoreset,
+        workers: WorkerOptions = PARKED,
     ) -> Engine:
         try:
-            return start(
-                env_fns,
+            running = start(
+                recipes_of(env_fns, AsGivenRecipe),
                 executor,
                 autoreset,
-                kind=Engine,
+                workers=workers,
                 copy=self.copy,
-                recipe=AsGivenRecipe,
                 bounds_may_differ=self.observation_mode != "same",
-                **how,
             )
         except SpacesDiffer as error:
             raise RuntimeError(self._what_differs(error)) from error
         except EnvFailed as error:
             raised = original_exception(error)
             raise raised from (None if raised is error else error)
+        return Engine(running)
 
     def _take_over(self, engine: Engine) -> None:
         """Set the attributes of the original from those of the engine."""
@@ -282,7 +294,7 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
     `reset` begins an episode in every env, or in those of `options["reset_mask"]`.
     Where the original goes stale or hangs, this does not: an answer that comes after its `*_wait` has timed out is
     given to nobody (until the next `reset` every other call says so, as an `AlreadyPendingCallError`); after an env has
-    raised, `reset` brings everything back; a worker that dies is a `multiverse.WorkerDied` at once.
+    raised, `reset` brings everything back; a worker that dies is a `multiverse.errors.WorkerDied` at once.
     """
 
     def __init__(
@@ -317,13 +329,9 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         refuse_worker(worker)
         check_observation_mode(observation_mode)
         with clear_mpi_env_vars():
-            engine = self._started(
-                env_fns,
-                IN_PROCESSES,
-                autoreset,
-                workers=self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns))),
-                start_method=start_method_of(context),
-            )
+            count = self.max_concurrency and min(self.max_concurrency, max(1, len(env_fns)))
+            workers = replace(PARKED, count=count, start_method=start_method_of(context))
+            engine = self._started(env_fns, IN_PROCESSES, autoreset, workers)
         engine.refuses_ended = False
         try:
             self._take_over(engine)

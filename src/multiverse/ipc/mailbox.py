@@ -52,9 +52,10 @@ class _Mailbox:
 
     __slots__ = ("_words", "reply_bell", "request_bell", "sequence")
 
-    def __init__(self, control: Array, worker: int, request_bell: Doorbell, reply_bell: Doorbell) -> None:
+    def __init__(self, control: Array, worker: int, bells: tuple[Doorbell, Doorbell]) -> None:
+        """`bells`: the one that is rung for a request, and the one for its reply."""
         self._words = memoryview(control[worker])
-        self.request_bell, self.reply_bell = request_bell, reply_bell
+        self.request_bell, self.reply_bell = bells
         self.sequence = 0  # of the last request that this side has posted, or taken
 
 

@@ -62,7 +62,8 @@ class OwnColumns:
     def rows_of(self, env_id: int) -> list[SlotRow]:
         """The rows of one env, one per agent of the group."""
         group, rows = self._group, []
-        columns = [memoryview(c) for c in (self.rewards, *self.ended, *self.present)]
+        terminated, truncated = [memoryview(column) for column in self.ended]
+        alive, acting = [memoryview(column) for column in self.present]
         masks = self._views.arrays.get((group.name, ACTION_MASKS))
         for agent in range(len(group.agents)):
             slot = env_id * len(group.agents) + agent
@@ -70,7 +71,19 @@ class OwnColumns:
             plain = isinstance(group.observation_space, spaces.Box) and group.observation_space.shape
             target = self._views[(group.name, OBSERVATIONS)][slot] if plain else None
             mask = None if masks is None else masks[slot]
-            rows.append(SlotRow(slot - self._first, write, target, mask, *columns))
+            rows.append(
+                SlotRow(
+                    slot=slot - self._first,
+                    write_observation=write,
+                    plain_target=target,
+                    action_mask=mask,
+                    rewards=memoryview(self.rewards),
+                    terminated=terminated,
+                    truncated=truncated,
+                    alive=alive,
+                    acting=acting,
+                )
+            )
         return rows
 
     def add_step(self) -> None:

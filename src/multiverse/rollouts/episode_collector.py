@@ -19,9 +19,9 @@ from gymnasium.vector import AutoresetMode
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.core.errors import InvalidRequest, ReplyTimeout, WorkerDied
-from multiverse.core.failures import OnBadValue, OnFailure
+from multiverse.core.failures import FailureOptions, OnBadValue, OnFailure
 from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
-from multiverse.core.plan import IN_CALLER, IN_PROCESSES, whole_number
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Timeouts, whole_number
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan, ResetRequest
 from multiverse.core.views import Array
@@ -188,16 +188,17 @@ class _InWorkers:
         if self._count < 1:
             raise InvalidRequest(f"workers={workers}: expected at least 1")
         restarts = {name: options[name] for name in ("on_failure", "restarts_per_minute") if name in options}
-        inner = restarts | {name: options[name] for name in ("tasks", "on_bad_value") if name in options}
+        values = {name: options[name] for name in ("on_bad_value",) if name in options}
+        inner = {"tasks": options.get("tasks"), "on_failure": FailureOptions(**restarts, **values)}
         shares = [[each[i] for i in share] for share in ranges(len(each), self._count)]
         self.envs = make_vec(
             [partial(_Player, w, share, inner) for w, share in enumerate(shares)],
             executor=IN_PROCESSES,
             workers=self._count,
             autoreset="disabled",
-            reply_timeout_s=options.get("reply_timeout_s", 600.0),
             infos=False,
-            **restarts,
+            on_failure=FailureOptions(**restarts),
+            timeouts=Timeouts(reply_s=options.get("reply_timeout_s", 600.0)),
         )
         self.num_envs, self._calls = len(each), 0
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gymnasium import spaces
 
+from multiverse.adapters.agents import AgentOptions
 from multiverse.adapters.env_source import Wrapper
 from multiverse.core.errors import EvaluationFailed, InvalidRequest, in_a_line
 from multiverse.core.imports import without_folders
@@ -73,9 +74,9 @@ def load(
 
 def _built_groups(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...]:
     """What the policies of a run see and do, as its env says."""
-    source, separate = source_of(config, objects), "separate" if config.separate else None
-    how = {"env_kwargs": config.env_kwargs or None, "groups": separate, **with_tasks(config, source)}
-    with make_vec(source, 1, IN_CALLER, **how) as envs:
+    source, agents = source_of(config, objects), AgentOptions(groups="separate" if config.separate else None)
+    tasks = with_tasks(config, source)
+    with make_vec(source, 1, IN_CALLER, env_kwargs=config.env_kwargs or None, agents=agents, **tasks) as envs:
         return envs.views.layout.groups
 
 

@@ -16,7 +16,7 @@ from multiverse.adapters.env_source import Wrapper, recipes
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.core.env import EnvDescription, MaskSource
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
-from multiverse.core.failures import FailurePolicy
+from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Group
 from multiverse.core.plan import (
     DEFAULT_RAY,
@@ -24,8 +24,8 @@ from multiverse.core.plan import (
     IN_PROCESSES,
     Plan,
     RayOptions,
-    number_of_bytes,
-    timeouts_of,
+    Timeouts,
+    WorkerOptions,
 )
 from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.executors.backends import BACKENDS
@@ -151,7 +151,7 @@ class RunEnvs:
 
     def _of_both(self) -> dict[str, Any]:
         """Options of training and evaluation envs alike."""
-        timeouts = timeouts_of(self.config.reply_timeout_s)
+        timeouts = Timeouts(reply_s=self.config.reply_timeout_s)
         return {"copy": False, "env_kwargs": self.config.env_kwargs or None, "timeouts": timeouts, **self._tasks}
 
     def _agents(self) -> AgentOptions:
@@ -160,10 +160,14 @@ class RunEnvs:
         return AgentOptions(groups=groups, masks=masks if self.config.action_masks else "off")
 
 
-def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailurePolicy:
-    limit = config.worker_memory_limit
-    memory = None if limit is None else number_of_bytes("worker_memory_limit", limit)
-    return FailurePolicy(config.on_failure, config.on_bad_value, restarts_per_minute, memory, float32)
+def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: bool) -> FailureOptions:
+    return FailureOptions(
+        on_failure=config.on_failure,
+        on_bad_value=config.on_bad_value,
+        restarts_per_minute=restarts_per_minute,
+        worker_memory_limit=config.worker_memory_limit,
+        float32=float32,
+    )
 
 
 def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
@@ -207,8 +211,13 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
     ray = DEFAULT_RAY
     if config.executor == "auto" or BACKENDS[config.executor].remote:
-        ray = RayOptions(config.ray_address, config.cpus_per_worker, config.gpus_per_worker)
-    return {"executor": config.executor, "workers": workers, "start_method": config.start_method, "ray": ray}
+        ray = RayOptions(
+            address=config.ray_address,
+            cpus_per_worker=config.cpus_per_worker,
+            gpus_per_worker=config.gpus_per_worker,
+        )
+    options = WorkerOptions(count=workers, start_method=config.start_method)
+    return {"executor": config.executor, "workers": options, "ray": ray}
 
 
 # -- tasks (meta-RL): drawn once from the run's seed, some to train on and others to evaluate on ---------------------

@@ -24,7 +24,7 @@ from multiverse.core.errors import (
     RequestPending,
     WorkerDied,
 )
-from multiverse.core.failures import FailurePolicy, Failures
+from multiverse.core.failures import FailureOptions, Failures
 from multiverse.core.infos import Infos
 from multiverse.core.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING
 from multiverse.core.plan import Autoreset, Plan, whole_number
@@ -52,7 +52,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_in_child)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
     """An executor with its envs, and how the caller wants to see them."""
 
@@ -62,7 +62,7 @@ class Running:
     autoreset: Autoreset
     copy: Copy
     infos: bool
-    failure_policy: FailurePolicy
+    failures: FailureOptions
 
 
 class NotCopied:
@@ -96,7 +96,7 @@ class BaseVectorEnv(NotCopied, ABC):
         self._executor, self._autoreset = executor, running.autoreset
         self._close_executor = weakref.finalize(self, Executor.close, executor)  # guard: del-closes
         self._episodes, self._stepping = views[EPISODES], views[STEPPING]
-        self._results = StepResults(executor, running.infos, running.failure_policy)
+        self._results = StepResults(executor, running.infos, running.failures)
         self._failures = executor.failures
         self._state = RequestState()
         self._calls = HostCalls(executor, self._state, self._results)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.infos import Infos
 from multiverse.core.views import Array
 
@@ -70,6 +71,46 @@ class AgentsBatch:
                 rewards[agent] = group.rewards[:, i]
                 terminated[agent], truncated[agent] = group.terminated[:, i], group.truncated[:, i]
         return observations, rewards, terminated, truncated, self.infos
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRows:
+    """The envs in which an agent of one group has to act."""
+
+    env_ids: Array  # [m]
+    observations: Any  # [m, *obs] what that agent sees
+    action_masks: Array | None  # [m, actions]; None where actions are not Discrete
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step of some envs.  n: envs in the batch, A: all agents, in the order of `TurnVectorEnv.agents`."""
+
+    env_ids: Array  # [n]
+    agents: Array  # [n] index of the agent to act; -1 where none is (an episode that is over, without autoreset)
+    groups: dict[str, TurnRows]
+    acting: Array  # [n, A] bool
+    alive: Array  # [n, A] bool
+    rewards: Array  # [n, A] since the slot's own last action, told where it next acts or ends
+    terminated: Array  # [n, A] bool: ended in this step; told exactly once, what it saw last is in infos["final_obs"]
+    truncated: Array  # [n, A] bool
+    episode_over: Array  # [n] bool: the episode ended, and (autoreset) a new one has begun
+    infos: Infos = field(default_factory=dict)  # by agent; "final_obs": [n] dict agent → observation, of who ended
+
+    @property
+    def observations(self) -> Any:
+        """[n, *obs] what the agent to act sees; where there are several groups: `groups`."""
+        return self._only_group().observations
+
+    @property
+    def action_masks(self) -> Any:
+        """[n, actions] what is open to it."""
+        return self._only_group().action_masks
+
+    def _only_group(self) -> TurnRows:
+        if len(self.groups) > 1:
+            raise InvalidRequest(f"there are several groups: turn.groups[name], with name of {list(self.groups)}")
+        return next(iter(self.groups.values()))
 
 
 def _of_agent(space: spaces.Space[Any], batch: Any, i: int) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import EnvFailed, InEnv, RemoteError, WorkerDied
-from multiverse.core.failures import RESTARTED, FailurePolicy
+from multiverse.core.failures import RESTARTED, FailureOptions
 from multiverse.core.infos import Infos, add_info
 from multiverse.core.reset_plan import ResetRequest
 from multiverse.core.views import Array
@@ -61,7 +61,7 @@ class HostCalls:
     def run(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
         """function(env_range, *arguments) on each host named."""
         self._state.refuse_busy(arguments, "receive them, or reset() or close(), first")
-        timeout_s = self._executor.timeouts.reply_s
+        timeout_s = self._executor.timeouts.step_s
         return self._answers(arguments, lambda: self._executor.run(function, arguments, timeout_s))
 
     def start(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> None:
@@ -76,7 +76,7 @@ class HostCalls:
 
     def finish(self, function: Callable[..., Any], arguments: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
         """What `run` returns, of a call that was started before."""
-        timeout_s = self._executor.timeouts.reply_s
+        timeout_s = self._executor.timeouts.step_s
         return self._answers(arguments, lambda: results_of(self._executor.finish_run(function, arguments, timeout_s)))
 
     def _answers(self, hosts: Iterable[Host], ask: Callable[[], dict[Host, Any]]) -> dict[Host, Any]:
@@ -273,7 +273,7 @@ def _merged(by_env: Mapping[int, Infos], rows: Array) -> Infos:
 class StepResults:
     """Merges the hosts' info columns, what came by pipe, final observations, and the rows of lost envs."""
 
-    def __init__(self, executor: Executor, with_infos: bool, failure_policy: FailurePolicy) -> None:
+    def __init__(self, executor: Executor, with_infos: bool, failures: FailureOptions) -> None:
         views = executor.views
         self._executor, self._failures, self._with_infos = executor, executor.failures, with_infos
         self._all = np.arange(views.layout.num_envs)
@@ -281,7 +281,7 @@ class StepResults:
         self._columns = InfoReader(views, [slice(h.env_ids.start, h.env_ids.stop) for h in executor.hosts])
         self._finals = final_rows(views) if views.layout.with_final_observations else None
         # A lost worker cannot be asked what it showed last.
-        self.last_rows = DeliveredRows(views) if failure_policy.restarts else None
+        self.last_rows = DeliveredRows(views) if failures.restarts else None
 
     def collect(self, hosts: Sequence[Host], flags: int, ids: Array | None) -> Infos:
         """One step's infos of all envs (`ids` None) or of some; raises what envs raised."""

@@ -2,67 +2,132 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import AgentOptions, Groups
+from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import EnvSource, Wrapper
-from multiverse.core.failures import FailurePolicy, OnBadValue, OnFailure
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.failures import FailureOptions, OnFailure
 from multiverse.core.plan import (
+    DEFAULT_RAY,
+    DEFAULT_TIMEOUTS,
+    ON_RAY,
     Autoreset,
     ExecutorName,
     Plan,
     RayOptions,
-    StartMethod,
-    Waiting,
-    number_of_bytes,
-    timeouts_of,
+    Timeouts,
+    WorkerOptions,
 )
 from multiverse.core.reset_plan import ResetPlan
 from multiverse.vector.base import Copy
 from multiverse.vector.opening import VectorOptions, open_envs
 from multiverse.vector.single import VectorEnv
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
+OPTIONS: dict[str, type[Any]] = {
+    "executor": RayOptions,
+    "workers": WorkerOptions,
+    "on_failure": FailureOptions,
+    "timeouts": Timeouts,
+    "agents": AgentOptions,
+}
+"""Parameters of `make_vec` that take options."""
+PLAIN_FIELDS = {"workers": "count", "on_failure": "on_failure"}
+"""Field that a plain value of the parameter stands for."""
+OLD_KEYWORDS = {
+    "start_method": ("workers", "start_method"),
+    "waiting": ("workers", "waiting"),
+    "restarts_per_minute": ("on_failure", "restarts_per_minute"),
+    "worker_memory_limit": ("on_failure", "worker_memory_limit"),
+    "on_bad_value": ("on_failure", "on_bad_value"),
+    "reply_timeout_s": ("timeouts", "reply_s"),
+    "reset_timeout_s": ("timeouts", "reset_s"),
+    "close_timeout_s": ("timeouts", "close_s"),
+    "groups": ("agents", "groups"),
+    "possible_agents": ("agents", "possible_agents"),
+    "parallel": ("agents", "parallel"),
+    "state": ("agents", "state"),
+    "ray_address": ("executor", "address"),
+    "cpus_per_worker": ("executor", "cpus_per_worker"),
+    "gpus_per_worker": ("executor", "gpus_per_worker"),
+}
+"""Keywords that go in the next version: the parameter that replaces each, and the field of its options."""
+
+
+def takes_old_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Accept `OLD_KEYWORDS` for one version, each with a `DeprecationWarning` that names its replacement."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        old = {name: kwargs.pop(name) for name in OLD_KEYWORDS if name in kwargs}
+        if not old:
+            return function(*args, **kwargs)
+        given = signature.bind_partial(*args, **kwargs).arguments
+        fields: dict[str, dict[str, Any]] = {}
+        for name, value in old.items():
+            parameter, field = OLD_KEYWORDS[name]
+            new = f"{parameter}={OPTIONS[parameter].__name__}({field}=…)"
+            warnings.warn(f"make_vec({name}=…) is now {new}", DeprecationWarning, stacklevel=2)
+            if isinstance(given.get(parameter), OPTIONS[parameter]):
+                raise InvalidRequest(f"{name}= and {parameter}= cannot be used together: pass {new} instead of {name}=")
+            fields.setdefault(parameter, {})[field] = value
+        for parameter, options in fields.items():
+            given[parameter] = _with_plain_value(parameter, given.get(parameter), options)
+        return cast("Callable[..., Result]", function)(**given)
+
+    return called
+
+
+def _with_plain_value(parameter: str, plain: Any, fields: dict[str, Any]) -> Any:
+    """Options with these fields, and with the plain value that the parameter had beside them."""
+    if parameter in PLAIN_FIELDS and plain is not None:
+        fields = {PLAIN_FIELDS[parameter]: plain, **fields}
+    options = OPTIONS[parameter](**fields)
+    if parameter != "executor" or plain == ON_RAY or (plain in (None, "auto") and options.address is not None):
+        return options
+    if plain not in (None, "auto") and options != DEFAULT_RAY:
+        raise InvalidRequest(f"{', '.join(fields)} are for executor={ON_RAY!r}, and executor={plain!r} was given")
+    return plain or "auto"
+
+
+@takes_old_keywords
 def make_vec(
     env: EnvSource,
     num_envs: int | None = None,
-    executor: ExecutorName = "auto",
+    executor: ExecutorName | RayOptions = "auto",
     *,
-    workers: int | None = None,
-    start_method: StartMethod | None = None,
-    autoreset: Autoreset | AutoresetMode | None = None,
-    copy: Copy = True,
-    infos: bool = True,
+    workers: int | WorkerOptions | None = None,
+    plan: Plan | os.PathLike[str] | str | None = None,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     wrappers: Sequence[Wrapper] | Sequence[Sequence[Wrapper]] | None = None,
     render_mode: str | None = None,
+    autoreset: Autoreset | AutoresetMode | None = None,
+    copy: Copy = True,
+    infos: bool = True,
     reset_plan: ResetPlan | None = None,
     tasks: Sequence[Any] | None = None,
-    waiting: Waiting = "auto",
-    on_failure: OnFailure = "raise",
-    restarts_per_minute: int | None = None,
-    worker_memory_limit: int | str | None = None,
-    on_bad_value: OnBadValue = "raise",
-    reply_timeout_s: float | Literal["auto"] | None = "auto",
-    reset_timeout_s: float | None = 300.0,
-    close_timeout_s: float = 5.0,
-    plan: Plan | os.PathLike[str] | str | None = None,
-    groups: Groups | None = None,
-    possible_agents: Sequence[str] | None = None,
-    parallel: bool = False,
-    state: bool = False,
-    ray_address: str | None = None,
-    cpus_per_worker: float = 1.0,
-    gpus_per_worker: float = 0.0,
+    on_failure: OnFailure | FailureOptions = "raise",
+    timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    agents: AgentOptions = NOTHING_SAID,
 ) -> VectorEnv:
     """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 
     A PettingZoo parallel env gives a `MultiAgentVectorEnv`, an AEC env a `TurnVectorEnv` (a type checker, which cannot
     know, takes all of them for a `VectorEnv`).
+
+    `executor`, `workers` and `on_failure` take a plain value, or options for the rest:
+    `on_failure="restart"`, or `on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=3)`.
 
     Good to know: `reset(seed=3)` seeds env i with 3 + i, also where only some are reset: `reset(env_ids=[1, 5],
     seed=3)` seeds them with 4 and 8. Actions are cast to the dtype of the action space (float64 to a float32 `Box`;
@@ -72,78 +137,49 @@ def make_vec(
     Args:
         env: a Gymnasium id, `"module:name"` of something that builds an env, a callable (lambda, closure and local
             class included), or a list with one callable per env.
-        num_envs: how many; not needed with a list.
+        num_envs: number of envs; not needed with a list.
         executor: where they run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and the
-            caller steps its own share), `"ray"` (a Ray cluster), or `"auto"`, which steps one throwaway env for a
-            moment and decides among those of this machine.
-        workers: threads or processes; each hosts many envs. Default: the usable cores; from four on `"process"` leaves
-            one of them to the caller, unless every env can have its own.
-        start_method: of processes: `"forkserver"` (default, a fork server of our own), `"fork"` or `"spawn"`. None
-            of them imports your script again, so no `if __name__ == "__main__":` is needed.
+            caller steps its own share), `"ray"` (a Ray cluster; `RayOptions` for its address and for what each worker
+            reserves there), or `"auto"`, which steps one throwaway env for a moment and decides among those of this
+            machine.
+        workers: number of threads or processes, each of which hosts many envs, or `WorkerOptions`, which also have
+            the start method and how workers wait. Default: the usable cores; from four on `"process"` leaves one of
+            them to the caller, unless every env can have its own.
+        plan: run exactly as another vector env did (`envs.plan`), or as a file of `multiverse tune` says, without
+            probing; instead of `executor` and `workers`. A file also says `num_envs` where nothing else does.
+        env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
+        wrappers: applied in order; one list for all envs, or a list of lists with one per env.
+        render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
         autoreset: `"next_step"` (Gymnasium's default, and ours), `"same_step"` (the default for envs whose agents act
             in turn) or `"disabled"`; or Gymnasium's own `AutoresetMode`.
         copy: False returns observations as views of shared memory, overwritten by the next step. `"poison"` is for
             debugging code that uses False: what the last step returned is filled with NaN when the next begins.
         infos: False drops the envs' infos (final observations stay).
-        env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
-        wrappers: applied in order; one list for all envs, or a list of lists with one per env.
-        render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
-        groups: of agents that share a policy, name → agents, or `"separate"`: each by itself; where nothing is said,
-            agents with equal spaces.
-        possible_agents: every agent that there can be, for PettingZoo envs that do not say.
-        parallel: True takes a PettingZoo AEC env in which everybody really acts at once as a parallel one.
-        state: True asks PettingZoo envs for their `state()` after every reset and step: `envs.states`.
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset. `DerivedSeeds`
             seeds every episode; `DrawnTasks` draws its task as well.
         tasks: all tasks there are, sent to the workers once; `reset(tasks=[…])` and the reset plan then name them by
             index. A task reaches an env through its `reset_task` method, or as `options["task"]` if it has none.
-        waiting: `"auto"` (processes look for a moment before they sleep, and adapt; threads sleep), or `"spin"`:
-            always look first, or `"park"`: always sleep at once.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
-            replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
-        restarts_per_minute: limit of each worker, and of the envs of each worker; beyond it the first cause is raised.
-            None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
-            or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
-            episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
-        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced, which costs its envs
-            their episodes: a number of bytes, or text such as `"2GiB"`. Memory is read every 5 s. Serial and thread
-            have no worker processes.
-        on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
-            `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
-            observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
-            An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
-            outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
-        reply_timeout_s, reset_timeout_s: how long a worker may take to answer (None: for ever); then `ReplyTimeout`,
-            with the Python stack of what it is doing. `"auto"`: 60 s for a step; with `on_failure="restart"`, a worker
-            process that has hung may from then on take 10 times its longest step, at least 5 s.
-        close_timeout_s: how long `close` waits for workers to end by themselves.
-        plan: run exactly as another vector env did (`envs.plan`), or as a file says that `multiverse tune` has written,
-            without probing; instead of `executor`, `workers`, `start_method` and `waiting`. A file also says `num_envs`
-            where nothing else does.
-        ray_address: of a Ray cluster that is there, host:port or `"auto"`, for `executor="ray"`. Default: the one that
-            this program is connected to, or one of its own on this machine, which ends with it.
-        cpus_per_worker, gpus_per_worker: what each worker there has of its node.
+            replaced; the row is truncated, with reward 0 and `infos["restarted"]`. `FailureOptions` also limit
+            restarts and memory, and say what happens to NaN and infinite values.
+        timeouts: time limits of steps, resets and `close`.
+        agents: of PettingZoo envs: groups that share a policy, all agents that there can be, and more.
     """
-    memory_limit = None
-    if worker_memory_limit is not None:
-        memory_limit = number_of_bytes("worker_memory_limit", worker_memory_limit)
     options = VectorOptions(
-        executor=executor,
-        workers=workers,
-        start_method=start_method,
-        waiting=waiting,
+        executor=ON_RAY if isinstance(executor, RayOptions) else executor,
+        ray=executor if isinstance(executor, RayOptions) else DEFAULT_RAY,
+        workers=workers if isinstance(workers, WorkerOptions) else WorkerOptions(count=workers),
         plan=plan,
-        ray=RayOptions(ray_address, cpus_per_worker, gpus_per_worker),
-        autoreset=autoreset,
-        copy=copy,
-        infos=infos,
         env_kwargs=env_kwargs,
         wrappers=wrappers,
         render_mode=render_mode,
+        autoreset=autoreset,
+        copy=copy,
+        infos=infos,
         reset_plan=reset_plan,
         tasks=tasks,
-        failures=FailurePolicy(on_failure, on_bad_value, restarts_per_minute, memory_limit),
-        timeouts=timeouts_of(reply_timeout_s, reset_timeout_s, close_timeout_s),
-        agents=AgentOptions(groups, possible_agents, parallel, state),
+        failures=on_failure if isinstance(on_failure, FailureOptions) else FailureOptions(on_failure=on_failure),
+        timeouts=timeouts,
+        agents=agents,
     )
     return cast(VectorEnv, open_envs(env, num_envs, options).bind())

@@ -14,12 +14,13 @@ from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.core.env import EnvKind
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.failures import DEFAULT_POLICY, FailurePolicy, OnBadValue, OnFailure
+from multiverse.core.failures import DEFAULT_POLICY, FailureOptions
 from multiverse.core.imports import refuse_in_import
 from multiverse.core.layout import Field
 from multiverse.core.plan import (
     DEFAULT_RAY,
     DEFAULT_TIMEOUTS,
+    DEFAULT_WORKERS,
     IN_CALLER,
     Autoreset,
     ExecutorName,
@@ -29,7 +30,9 @@ from multiverse.core.plan import (
     StartMethod,
     Timeouts,
     Waiting,
+    WorkerOptions,
     autoreset_for,
+    check_choices,
     read_plan,
     whole_number,
 )
@@ -37,6 +40,7 @@ from multiverse.core.reset_plan import ResetPlan
 from multiverse.executors import startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.choose import decide
+from multiverse.executors.env_range import RangeConfig
 from multiverse.executors.machine import usable_cores
 from multiverse.vector.base import BaseVectorEnv, Copy, Running
 from multiverse.vector.parallel import MultiAgentVectorEnv
@@ -54,14 +58,12 @@ VECTOR_ENVS: dict[EnvKind, type[BaseVectorEnv]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """The arguments of `make_vec`, where they are documented, in groups."""
+    """The arguments of `make_vec`, where they are documented, with options in place of plain values."""
 
     executor: ExecutorName = "auto"
-    workers: int | None = None
-    start_method: StartMethod | None = None
-    waiting: Waiting = "auto"
-    plan: Plan | os.PathLike[str] | str | None = None
     ray: RayOptions = DEFAULT_RAY
+    workers: WorkerOptions = DEFAULT_WORKERS
+    plan: Plan | os.PathLike[str] | str | None = None
     autoreset: Autoreset | AutoresetMode | None = None
     copy: Copy = True
     infos: bool = True
@@ -70,7 +72,7 @@ class VectorOptions:
     render_mode: str | None = None
     reset_plan: ResetPlan | None = None
     tasks: Sequence[Any] | None = None
-    failures: FailurePolicy = DEFAULT_POLICY
+    failures: FailureOptions = DEFAULT_POLICY
     timeouts: Timeouts = DEFAULT_TIMEOUTS
     agents: AgentOptions = NOTHING_SAID
 
@@ -95,7 +97,15 @@ class OpenedEnvs:
         executor = self._hosts.bind(fields)
         mode = autoreset_for(cast("Autoreset | None", options.autoreset), self.description.kind)
         return VECTOR_ENVS[self.description.kind](
-            Running(executor, self.description, self.plan, mode, options.copy, options.infos, options.failures)
+            Running(
+                executor=executor,
+                description=self.description,
+                plan=self.plan,
+                autoreset=mode,
+                copy=options.copy,
+                infos=options.infos,
+                failures=options.failures,
+            )
         )
 
     def close(self) -> None:
@@ -128,37 +138,36 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     if description.metadata.get("in_process") and plan.executor != IN_CALLER:
         log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
         hosts.close()
-        plan = decide(IN_CALLER, None, None, options.waiting, each)
+        plan = decide(IN_CALLER, each, WorkerOptions(waiting=options.workers.waiting))
         plan = replace(plan, why="the env says metadata['in_process']")
         hosts = _open(plan, each, options)
     return OpenedEnvs(hosts, plan, options)
 
 
 def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.OpenedEnvs:
-    return startup.open_envs(
-        plan,
-        each,
-        cast("Autoreset | None", options.autoreset),
-        options.infos,
-        options.reset_plan,
-        failure_policy=options.failures,
-        timeouts=options.timeouts,
+    config = RangeConfig(
+        env_ids=range(len(each)),
+        autoreset=cast("Autoreset | None", options.autoreset),
+        with_infos=options.infos,
+        reset_plan=options.reset_plan,
+        failures=options.failures,
         tasks=options.tasks,
     )
+    return startup.open_envs(plan, each, config, timeouts=options.timeouts)
 
 
 def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
     """Where the envs run: as the given plan says, or decided now."""
-    executor, workers, start_method = options.executor, options.workers, options.start_method
+    workers = options.workers
     if options.plan is None:
-        _say_what_has_no_effect(executor, workers, start_method)
-        executor, why = _where_windows_work(each, executor)
-        plan = decide(executor, workers, start_method, options.waiting, each, options.failures.on_failure, options.ray)
+        _say_what_has_no_effect(options.executor, workers)
+        executor, why = _where_windows_work(each, options.executor)
+        plan = decide(executor, each, workers, on_failure=options.failures.on_failure, ray=options.ray)
     else:
-        plan = _checked_plan(options.plan, len(each), executor, workers, start_method, options.waiting)
+        plan = _checked_plan(options.plan, len(each), options)
         executor, why = _where_windows_work(each, plan.executor)
         if executor != plan.executor:
-            plan = decide(executor, None, None, options.waiting, each)
+            plan = decide(executor, each)
     if options.failures.worker_memory_limit is not None and not backend_of(plan.executor).replaceable:
         log.warning("executor=%r has no worker processes: worker_memory_limit has no effect", plan.executor)
     return replace(plan, why=why) if why else plan
@@ -168,36 +177,16 @@ def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
 def _validated(options: VectorOptions) -> VectorOptions:
     """The options in our types; refused if one makes no sense, before anything starts."""
     autoreset = _our_autoreset(options.autoreset)
-    _check_choices(executor=(options.executor, ExecutorName), waiting=(options.waiting, Waiting))
+    check_choices(executor=(options.executor, ExecutorName))
     if options.executor != IN_CALLER:  # also where `auto` might come to that: its probe is a worker
         refuse_in_import("starts workers")
     if autoreset is not None:
-        _check_choices(autoreset=(autoreset, Autoreset))
-    failures = options.failures
-    _check_choices(on_failure=(failures.on_failure, OnFailure), on_bad_value=(failures.on_bad_value, OnBadValue))
-    rate = failures.restarts_per_minute
-    if rate is not None:
-        rate = _at_least_one("restarts_per_minute", rate, "on_failure='raise' restarts nothing")
-    if failures.worker_memory_limit is not None and not failures.restarts:
-        raise InvalidRequest(
-            f"worker_memory_limit={failures.worker_memory_limit} replaces workers: on_failure='restart'"
-        )
-    if options.start_method is not None:
-        _check_choices(start_method=(options.start_method, StartMethod))
-    workers = options.workers
-    if workers is not None:
-        workers = _at_least_one("workers", workers, f"executor={IN_CALLER!r} has none")
+        check_choices(autoreset=(autoreset, Autoreset))
     _check_kinds(options.copy, options.render_mode, options.reset_plan)
     if options.ray != DEFAULT_RAY and options.executor != "auto" and not backend_of(options.executor).remote:
         remote = next(name for name, backend in BACKENDS.items() if backend.remote)
         raise InvalidRequest(f"ray_address, cpus_per_worker and gpus_per_worker are for executor={remote!r}")
-    return replace(
-        options,
-        autoreset=autoreset,
-        workers=workers,
-        tasks=_checked_tasks(options.tasks),
-        failures=replace(failures, restarts_per_minute=rate),
-    )
+    return replace(options, autoreset=autoreset, tasks=_checked_tasks(options.tasks))
 
 
 def _our_autoreset(autoreset: Any) -> Autoreset | None:
@@ -206,19 +195,6 @@ def _our_autoreset(autoreset: Any) -> Autoreset | None:
         if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):
             return cast(Autoreset, mode.name.lower())
     return cast(Autoreset, autoreset)
-
-
-def _check_choices(**choices: tuple[str, Any]) -> None:
-    for name, (value, literal) in choices.items():
-        if not isinstance(value, str) or value not in get_args(literal):
-            raise InvalidRequest(f"{name}={value!r}: one of {', '.join(get_args(literal))}")
-
-
-def _at_least_one(name: str, value: Any, instead: str) -> int:
-    count = whole_number(name, value)
-    if count < 1:
-        raise InvalidRequest(f"{name}={count}: at least 1 ({instead})")
-    return count
 
 
 def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
@@ -243,20 +219,20 @@ def _checked_tasks(tasks: Any) -> list[Any] | None:
     return listed
 
 
-def _checked_plan(
-    plan: Any, num_envs: int, executor: str, workers: int | None, start_method: str | None, waiting: str
-) -> Plan:
+def _checked_plan(plan: Any, num_envs: int, options: VectorOptions) -> Plan:
     """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
     if not isinstance(plan, Plan):
         hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
         raise InvalidRequest(
             f"plan={plan!r}: expected a multiverse.Plan, such as another vector env's envs.plan, or a file{hint}"
         )
-    if (executor, workers, start_method, waiting) != ("auto", None, None, "auto"):
-        raise InvalidRequest("plan= says how to run: leave executor, workers, start_method and waiting out beside it")
-    _check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
+    if options.executor != "auto" or options.workers != DEFAULT_WORKERS:
+        raise InvalidRequest(
+            "plan= says how to run: leave executor and workers (count, start method, waiting) out beside it"
+        )
+    check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
     if plan.start_method is not None:
-        _check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
+        check_choices(**{"plan.start_method": (plan.start_method, StartMethod)})
     count = whole_number("plan.workers", plan.workers)
     backend = backend_of(plan.executor)
     if (count == 0) != (backend.workers is None) or count < 0:
@@ -267,11 +243,11 @@ def _checked_plan(
     return replace(plan, workers=count)
 
 
-def _say_what_has_no_effect(executor: str, workers: int | None, start_method: str | None) -> None:
+def _say_what_has_no_effect(executor: str, workers: WorkerOptions) -> None:
     """Serial starts nothing, and threads are started in one way only."""
     if executor == "auto" or (backend := backend_of(executor)).processes:
         return
-    given = {"workers": workers if backend.workers is None else None, "start_method": start_method}
+    given = {"workers": workers.count if backend.workers is None else None, "start_method": workers.start_method}
     idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
     if idle:
         has, starts = "has" if len(idle) == 1 else "have", "workers" if backend.workers is None else "processes"

@@ -68,11 +68,13 @@ class BaseMultiAgentVectorEnv(BaseVectorEnv):
 
     @property
     def states(self) -> Any:
-        """[num_envs, …] the envs' `state()` after their last step or reset (`make_vec(..., state=True)`); after a
+        """[num_envs, …] the envs' `state()` after their last step or reset (`make_vec(..., agents=AgentOptions(state=True))`); after a
         `"same_step"` autoreset that of the new episode."""
         views = self._executor.views
         if (space := views.layout.state_space) is None:
-            raise InvalidRequest("states: these envs are not asked for their state(): make_vec(..., state=True)")
+            raise InvalidRequest(
+                "states: these envs are not asked for their state(): make_vec(..., agents=AgentOptions(state=True))"
+            )
         paths = [leaf.path for leaf in leaves(space)]
         return from_leaves(space, {path: views[(STATE, OBSERVATIONS, *path)].copy() for path in paths})
 

@@ -3,59 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.errors import InvalidActions, InvalidRequest
+from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, add_info, reordered_infos
 from multiverse.core.views import Array
 from multiverse.ipc.final_rows import final_rows
 from multiverse.vector.base import Running
+from multiverse.vector.batches import Turn, TurnRows
 from multiverse.vector.group_rows import GroupReader, Rows
 from multiverse.vector.parallel import ALL, BaseMultiAgentVectorEnv
-
-
-@dataclass(frozen=True, slots=True)
-class TurnRows:
-    """The envs in which an agent of one group has to act."""
-
-    env_ids: Array  # [m]
-    observations: Any  # [m, *obs] what that agent sees
-    action_masks: Array | None  # [m, actions]; None where actions are not Discrete
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One step of some envs.  n: envs in the batch, A: all agents, in the order of `TurnVectorEnv.agents`."""
-
-    env_ids: Array  # [n]
-    agents: Array  # [n] index of the agent to act; -1 where none is (an episode that is over, without autoreset)
-    groups: dict[str, TurnRows]
-    acting: Array  # [n, A] bool
-    alive: Array  # [n, A] bool
-    rewards: Array  # [n, A] since the slot's own last action, told where it next acts or ends
-    terminated: Array  # [n, A] bool: ended in this step; told exactly once, what it saw last is in infos["final_obs"]
-    truncated: Array  # [n, A] bool
-    episode_over: Array  # [n] bool: the episode ended, and (autoreset) a new one has begun
-    infos: Infos = field(default_factory=dict)  # by agent; "final_obs": [n] dict agent → observation, of who ended
-
-    @property
-    def observations(self) -> Any:
-        """[n, *obs] what the agent to act sees; where there are several groups: `groups`."""
-        return self._only_group().observations
-
-    @property
-    def action_masks(self) -> Any:
-        """[n, actions] what is open to it."""
-        return self._only_group().action_masks
-
-    def _only_group(self) -> TurnRows:
-        if len(self.groups) > 1:
-            raise InvalidRequest(f"there are several groups: turn.groups[name], with name of {list(self.groups)}")
-        return next(iter(self.groups.values()))
 
 
 class TurnVectorEnv(BaseMultiAgentVectorEnv):
@@ -152,8 +112,8 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
         rewards = self._joined([reader.rewards(rows) for reader in self._readers])
         whose = self._only_one(acting)
         groups = {
-            reader.group.name: self._rows_to_act(reader, *where)
-            for reader, where in zip(self._readers, self._who_acts(envs, whose, ids is None))
+            reader.group.name: self._rows_to_act(reader, mine, slots)
+            for reader, (mine, slots) in zip(self._readers, self._who_acts(envs, whose, ids is None))
         }
         over = self._episodes_over(envs, terminated | truncated, alive)
         return Turn(envs, whose, groups, acting, alive, rewards, terminated, truncated, over, infos)

@@ -146,12 +146,12 @@ def test_seeds_and_actions_decide_everything(cartridge: dict[str, str]) -> None:
 
 
 def test_mistakes_of_a_caller_are_named(env: GameBoyEnv) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"reset\(\) first"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"reset\(\) first"):
         env.step(0)
     env.reset()
-    with pytest.raises(mv.InvalidRequest, match="action=9: from 0 to 8"):
+    with pytest.raises(mv.errors.InvalidRequest, match="action=9: from 0 to 8"):
         env.step(9)
-    with pytest.raises(mv.InvalidRequest, match="options: level is not known"):
+    with pytest.raises(mv.errors.InvalidRequest, match="options: level is not known"):
         env.reset(options={"level": 3})
 
 
@@ -168,7 +168,7 @@ def test_mistakes_of_a_caller_are_named(env: GameBoyEnv) -> None:
     ],
 )
 def test_mistaken_arguments_are_named(arguments: dict[str, Any], told: str, cartridge: dict[str, str]) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         GameBoyEnv(**{**cartridge, **arguments})
 
 
@@ -196,9 +196,11 @@ def test_episodes_begin_at_one_of_several_saved_points(cartridge: dict[str, str]
     _, info = env.reset(seed=0, options={"start": "near"})
     assert info["room"] == 1
     assert env.step(WAIT)[-1]["x"] == info["x"], "the button that was down when it was saved is not down any more"
-    with pytest.raises(mv.InvalidRequest, match=r"start 'moon': moon: No such file.*there are power_on, near, far"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"start 'moon': moon: No such file.*there are power_on, near, far"
+    ):
         env.reset(options={"start": "moon"})
-    with pytest.raises(mv.InvalidRequest, match="is no state of this game"):
+    with pytest.raises(mv.errors.InvalidRequest, match="is no state of this game"):
         env.reset(options={"start": str(tmp_path / "with_starts.yaml")})
     env.close()
 

@@ -28,12 +28,12 @@ def test_what_is_no_cartridge(image: bytes | None, told: str, tmp_path: Path) ->
     path = tmp_path / "game.gb"
     if image is not None:
         path.write_bytes(image)
-    with pytest.raises(mv.InvalidRequest, match=rf"rom='{path}'.*{told}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=rf"rom='{path}'.*{told}"):
         GameBoyEnv(path)
 
 
 def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match="Is a directory"):
+    with pytest.raises(mv.errors.InvalidRequest, match="Is a directory"):
         GameBoyEnv(tmp_path)
 
 
@@ -84,13 +84,13 @@ def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
 def test_mistakes_in_a_game_file_are_named(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "game.yaml"
     path.write_text(text)
-    with pytest.raises(mv.InvalidRequest, match=told) as found:
+    with pytest.raises(mv.errors.InvalidRequest, match=told) as found:
         read_game(path)
     assert str(path) in str(found.value)
 
 
 def test_a_missing_game_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"absent.yaml: No such file"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"absent.yaml: No such file"):
         GameBoyEnv(written(tmp_path)["rom"], tmp_path / "absent.yaml")
 
 
@@ -98,7 +98,7 @@ def test_game_file_or_cartridge_that_is_a_pipe_is_refused(tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for rom_file, game in ((written(tmp_path)["rom"], pipe), (pipe, written(tmp_path)["game"])):
-        with pytest.raises(mv.InvalidRequest, match="it is no plain file"):
+        with pytest.raises(mv.errors.InvalidRequest, match="it is no plain file"):
             GameBoyEnv(rom_file, game)
 
 
@@ -124,10 +124,10 @@ def test_addresses_may_stand_in_another_file(tmp_path: Path) -> None:
         ("y", 0xC0FF, 255),
     ]
     (tmp_path / "map.yaml").write_text("ram: {x: here}")
-    with pytest.raises(mv.InvalidRequest, match=r"map.yaml: ram.x: expected a whole number.*found 'here'"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"map.yaml: ram.x: expected a whole number.*found 'here'"):
         read_game(tmp_path / "game.yaml")
     (tmp_path / "game.yaml").write_text("addresses: nowhere.yaml")
-    with pytest.raises(mv.InvalidRequest, match=r"nowhere.yaml: No such file"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"nowhere.yaml: No such file"):
         read_game(tmp_path / "game.yaml")
 
 

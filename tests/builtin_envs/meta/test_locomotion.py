@@ -93,12 +93,14 @@ def test_where_there_are_two_tasks_nobody_gets_a_third(make: Any, both: set[floa
     env = make()
     env.reset(seed=0)
     assert {float(task) for task in env.sample_tasks(2).ravel()} == both
-    with pytest.raises(mv.InvalidRequest, match=r"sample_tasks\(3\): there are two tasks, forwards and backwards"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match=r"sample_tasks\(3\): there are two tasks, forwards and backwards"
+    ):
         env.sample_tasks(3)
 
 
 def test_half_a_direction_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"task \[0.5\]: expected 1 \(forwards\) or -1 \(backwards\)"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"task \[0.5\]: expected 1 \(forwards\) or -1 \(backwards\)"):
         HalfCheetahDir().reset_task(0.5)
 
 

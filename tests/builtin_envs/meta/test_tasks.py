@@ -88,7 +88,7 @@ def test_who_changes_a_task_that_was_asked_for_changes_nothing(env: Any) -> None
 
 @pytest.mark.parametrize("task", [[9.0] * 2, "there", [0.0] * 7, [np.nan]])
 def test_what_is_no_task_is_refused(env: Any, task: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"task .*: \w+ takes"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"task .*: \w+ takes"):
         env.reset_task(task)
 
 
@@ -128,13 +128,13 @@ def test_a_saved_env_goes_on_exactly(env: Any) -> None:
 
 def test_before_the_first_episode_there_is_none(env: Any) -> None:
     for ask in (env.get_task, lambda: env.step(env.action_space.sample())):
-        with pytest.raises(mv.InvalidRequest, match="before the first episode: call reset"):
+        with pytest.raises(mv.errors.InvalidRequest, match="before the first episode: call reset"):
             ask()
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5])
 def test_a_count_that_is_none_is_refused(env: Any, count: Any) -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"count|sample_tasks"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"count|sample_tasks"):
         env.sample_tasks(count)
 
 

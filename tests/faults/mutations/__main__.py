@@ -38,7 +38,7 @@ from tests.faults.mutations.where import Where
 
 places = {multiverse.__file__}
 for method in ("forkserver", "fork", "spawn"):
-    with make_vec(Where, 1, "process", workers=1, start_method=method) as envs:
+    with make_vec(Where, 1, "process", workers=multiverse.WorkerOptions(count=1, start_method=method)) as envs:
         places.update(envs.call("where"))
 assert all(place.startswith(sys.argv[1]) for place in places), places
 """

@@ -49,14 +49,16 @@ def test_an_envs_exception_comes_back_as_what_it_is(make: Make, phase: str, erro
     with pytest.raises(Exception, match=f"^asked to fail in {phase}$") as raised:
         do(envs, phase)
     assert raised.type.__name__ == error
-    assert isinstance(raised.value.__cause__, mv.EnvFailed)
+    assert isinstance(raised.value.__cause__, mv.errors.EnvFailed)
     assert raised.value.__cause__.env_ids == (1,)
     assert envs._state is AsyncState.DEFAULT
 
 
 def test_an_exception_that_only_the_env_knows_is_told_as_ours(make: Make) -> None:
     envs = make(Troupe, functools.partial(Stubborn, error="OfMyOwn"))
-    with pytest.raises(mv.EnvFailed, match=r"env 1 raised in step \(step 1 of episode 0, seed 2, action .*OfMyOwn"):
+    with pytest.raises(
+        mv.errors.EnvFailed, match=r"env 1 raised in step \(step 1 of episode 0, seed 2, action .*OfMyOwn"
+    ):
         do(envs, "step")
 
 
@@ -71,7 +73,7 @@ def test_every_failing_env_is_reported(make: Make, phase: str) -> None:
         assert sum("Received the following error from Worker-%s" in s and f", {i})" in s for s in said) == 1
     assert sum(f"asked to fail in {phase}" in s for s in said) == 2
     assert "Raising the last exception back to the main process." in said[-1]
-    assert isinstance(raised.value.__cause__, mv.EnvFailed)
+    assert isinstance(raised.value.__cause__, mv.errors.EnvFailed)
     assert raised.value.__cause__.env_ids == (0, 1)
 
 
@@ -190,10 +192,10 @@ def test_a_worker_that_is_killed_is_told_at_once(make: Make, gate: Gate, phase: 
     START[phase](envs)
     gate.wait_for_arrival()
     os.kill(envs.processes[1].pid, signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match=r"worker 1 \(envs 1\) was killed by SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match=r"worker 1 \(envs 1\) was killed by SIGKILL"):
         WAIT[phase](envs)
     assert envs._state is AsyncState.DEFAULT
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.reset()
     envs.close()
     assert not any(process.is_alive() for process in envs.processes)
@@ -204,7 +206,7 @@ def test_an_env_that_kills_its_worker(make: Make) -> None:
     envs.reset()
     actions = {agent: np.array([0, 0]) for agent in envs.agents}
     envs.step(actions)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         envs.step(actions)
     envs.close()
 

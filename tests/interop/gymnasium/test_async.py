@@ -230,7 +230,7 @@ def test_after_a_reset_a_deadline_that_passed_is_forgotten(make: Make, gate: Gat
     envs.step(some_actions(envs))
     with pytest.raises(ZeroDivisionError):
         envs.step(some_actions(envs))
-    with pytest.raises(mv.RequestPending, match=r"envs \[1\] have raised"):
+    with pytest.raises(mv.errors.RequestPending, match=r"envs \[1\] have raised"):
         envs.step(some_actions(envs))
 
 
@@ -265,7 +265,7 @@ def test_after_ctrl_c_in_anything_else_a_reset_helps(make: Make, gate: Gate, pha
     envs = make(Gated, partial(Gated, gate=str(gate), phase=phase))
     interrupted_at(gate, envs.reset if phase == "reset" else lambda: envs.call("method"))
     assert envs._state is AsyncState.DEFAULT
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         envs.step(some_actions(envs))
     gate.open()
     assert_same(envs.reset(seed=11)[0], first_reset(Walk, Walk, seed=11)[0])
@@ -305,10 +305,10 @@ def test_every_env_that_raises_is_reported_and_the_last_exception_comes_back(mak
     ] == ([False, True] * 3 + [False])
     assert texts[-1] == "\x1b[31mERROR: Raising the last exception back to the main process.\x1b[0m"
     cause = error.value.__cause__
-    assert isinstance(cause, mv.EnvFailed)
+    assert isinstance(cause, mv.errors.EnvFailed)
     assert cause.env_ids == (1, 3, 4)
     if phase in ("reset", "step"):
-        with pytest.raises(mv.RequestPending, match=r"envs \[1, 3, 4\] have raised: call `reset` or `close`"):
+        with pytest.raises(mv.errors.RequestPending, match=r"envs \[1, 3, 4\] have raised: call `reset` or `close`"):
             envs.step(some_actions(envs))
     assert_same(envs.reset(seed=11)[0], first_reset(*[Walk] * 5, seed=11)[0])
     envs.step(some_actions(envs))
@@ -337,7 +337,7 @@ def test_an_exceptions_type_comes_back_if_it_is_a_builtin_or_gymnasiums(make: Ma
     for what in ("raise_two_arguments", "raise_unpicklable", "raise_mute"):
         envs = make(failing("step", what=what))
         envs.reset()
-        with pytest.raises(mv.EnvFailed) as error:
+        with pytest.raises(mv.errors.EnvFailed) as error:
             envs.step(some_actions(envs))
         assert error.value.env_ids == (0,)
     with pytest.raises(AttributeError, match="no_such_thing"):
@@ -366,7 +366,7 @@ def test_an_exception_in_a_constructor_comes_back_and_leaves_nothing(position: i
     env_fns[position] = failing("constructor")
     with pytest.raises(ZeroDivisionError, match="asked to fail") as error:
         AsyncVectorEnv(env_fns)
-    assert isinstance(error.value.__cause__, mv.EnvFailed)
+    assert isinstance(error.value.__cause__, mv.errors.EnvFailed)
     assert error.value.__cause__.env_ids == (position,)
     assert still_alive(started_since(before)) == []
 
@@ -392,9 +392,9 @@ def test_values_are_not_looked_at(make: Make) -> None:
 def test_a_worker_that_dies_is_an_error_at_once_and_close_works(make: Make, phase: str) -> None:
     envs = make(Fault, failing(phase, 2 if phase == "reset" else 1, "kill"))
     envs.reset(seed=1)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         FAIL[phase](envs)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         envs.reset()
     pids = envs.engine.worker_pids
     envs.close()
@@ -405,7 +405,7 @@ def test_a_worker_that_dies_is_an_error_at_once_and_close_works(make: Make, phas
 def test_a_death_between_the_two_halves(make: Make, gate: Gate, name: str) -> None:
     envs = started_and_stuck(make, gate, name)
     os.kill(envs.engine.worker_pids[-1], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied):
+    with pytest.raises(mv.errors.WorkerDied):
         WAIT[name](envs)
     assert envs._state is AsyncState.DEFAULT
 

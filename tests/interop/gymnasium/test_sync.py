@@ -73,7 +73,7 @@ def test_what_an_env_raises_comes_back_and_every_failure_is_in_its_cause(make: M
     with warnings.catch_warnings(), pytest.raises(ZeroDivisionError, match=r"^asked to fail$") as error:
         warnings.simplefilter("error")
         FAIL[phase](envs)
-    assert isinstance(error.value.__cause__, mv.EnvFailed)
+    assert isinstance(error.value.__cause__, mv.errors.EnvFailed)
     assert error.value.__cause__.env_ids == (1, 2)
     FAIL[phase](envs)  # as with the original, an env that raised once is asked again
     envs.step(some_actions(envs))
@@ -92,7 +92,7 @@ def test_after_a_refused_action_the_envs_step_on(make: Make) -> None:
 def test_a_type_that_only_the_env_knows_is_an_env_failed(make: Make) -> None:
     envs = make(failing("step", what="raise_two_arguments"))
     envs.reset()
-    with pytest.raises(mv.EnvFailed, match="NeedsTwoArguments: code 7"):
+    with pytest.raises(mv.errors.EnvFailed, match="NeedsTwoArguments: code 7"):
         envs.step(some_actions(envs))
 
 

@@ -50,7 +50,7 @@ def test_an_exception_comes_back_as_what_it_is(kind: str, phase: str) -> None:
         call()
     with pytest.raises(ZeroDivisionError, match="asked to fail") as caught:
         ask[phase]()
-    assert isinstance(caught.value.__cause__, mv.EnvFailed)
+    assert isinstance(caught.value.__cause__, mv.errors.EnvFailed)
     assert "in _do_raise" in str(caught.value.__cause__)
     venv.reset()
     venv.step(ZEROS)
@@ -65,7 +65,7 @@ def test_an_exception_in_a_constructor_comes_back_and_leaves_nothing(kind: str) 
 
 def test_a_type_that_only_the_env_knows_is_ours_from_a_worker_and_itself_in_the_caller() -> None:
     subproc, dummy = SubprocVecEnv([RaisesItsOwn] * 2), DummyVecEnv([RaisesItsOwn] * 2)
-    for venv, expected in ((subproc, mv.EnvFailed), (dummy, OwnError)):
+    for venv, expected in ((subproc, mv.errors.EnvFailed), (dummy, OwnError)):
         venv.reset()
         venv.step(ZEROS[:2])
         venv.step(ZEROS[:2])
@@ -89,7 +89,7 @@ def test_after_an_exception_in_a_worker_a_reset_is_asked_for() -> None:
     venv.reset()
     with pytest.raises(ZeroDivisionError):
         venv.step(ZEROS)
-    with pytest.raises(mv.RequestPending, match=r"envs \[2\] have failed"):
+    with pytest.raises(mv.errors.RequestPending, match=r"envs \[2\] have failed"):
         venv.step(ZEROS)
     venv.reset()
     venv.step(ZEROS)
@@ -114,9 +114,9 @@ def test_a_killed_worker_is_an_error_at_once_and_close_works() -> None:
     venv.reset()
     pids = venv.env_method("process_id")
     os.kill(pids[3], signal.SIGKILL)
-    with pytest.raises(mv.WorkerDied, match="SIGKILL"):
+    with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
         venv.step(np.zeros(4, np.int64))
-    with pytest.raises(mv.WorkerDied, match="close"):
+    with pytest.raises(mv.errors.WorkerDied, match="close"):
         venv.reset()
     venv.close()
     assert still_alive(pids) == []
@@ -126,7 +126,7 @@ def test_a_killed_worker_is_an_error_at_once_and_close_works() -> None:
 def test_an_env_that_takes_its_process_with_it_does_not_take_the_program(what: str) -> None:
     venv = SubprocVecEnv(faulty(what=what))
     venv.reset()
-    with pytest.raises(mv.WorkerDied) as caught:
+    with pytest.raises(mv.errors.WorkerDied) as caught:
         venv.step(ZEROS)
     assert 2 in caught.value.env_ids
     venv.close()
@@ -177,13 +177,13 @@ def test_too_many_actions_are_refused_in_workers_and_cut_in_the_caller() -> None
 def test_a_step_begins_at_once_and_nothing_else_is_answered_with_its_results(gate: Gate) -> None:
     venv = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2)
     venv.reset()
-    with pytest.raises(mv.NothingPending):
+    with pytest.raises(mv.errors.NothingPending):
         venv.step_wait()
     venv.step_async(ZEROS[:2])
     gate.wait_for_arrival()  # without step_wait
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         venv.step_async(ZEROS[:2])
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         venv.get_attr("steps")
     gate.open()
     assert_same(venv.step_wait()[0][:, 1], np.ones(2))
@@ -209,7 +209,7 @@ def test_after_close_a_step_is_refused(kind: str) -> None:
     venv = OURS[kind]([Walk] * 3)
     venv.reset()
     venv.close()
-    with pytest.raises(mv.ClosedError):
+    with pytest.raises(mv.errors.ClosedError):
         venv.step(ZEROS)
 
 
@@ -225,7 +225,7 @@ def test_an_interrupted_step_can_be_waited_for_again(gate: Gate) -> None:
         each.seed(3)
         each.reset()
     interrupted_at(gate, lambda: venv.step(ZEROS[:2]))
-    with pytest.raises(mv.RequestPending):
+    with pytest.raises(mv.errors.RequestPending):
         venv.step(ZEROS[:2])
     gate.open()
     assert_same(venv.step_wait(), plain.step(ZEROS[:2]))

@@ -111,14 +111,14 @@ def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> No
     ],
 )
 def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=told):
         config(**{section: change})
 
 
 def test_a_section_that_is_none_of_them_is_refused() -> None:
-    with pytest.raises(mv.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
         mv.rollout_settings({**WIND, "polcy": {}})
-    with pytest.raises(mv.InvalidRequest, match=r"train.num_rollouts_per_iter: it is missing"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"train.num_rollouts_per_iter: it is missing"):
         mv.rollout_settings({"env": WIND["env"], "train": {"num_iters": 1, "num_updates_per_iter": 1}})
 
 
@@ -166,7 +166,7 @@ policy:
 )
 def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str, told: str) -> None:
     assert old in FILE
-    with pytest.raises(mv.InvalidRequest, match=f"^mine.yaml, line {told}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"^mine.yaml, line {told}"):
         mv.rollout_settings(parse_config(FILE.replace(old, new), "mine.yaml"))
 
 
@@ -181,7 +181,7 @@ def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str,
 def test_a_config_without_an_env_is_still_one_that_counts_rollouts(env: str, told: str) -> None:
     file = parse_config(env + FILE[FILE.index("train:") :], "mine.yaml")
     assert counts_rollouts(file)
-    with pytest.raises(mv.InvalidRequest) as refused:
+    with pytest.raises(mv.errors.InvalidRequest) as refused:
         mv.rollout_settings(file)
     assert str(refused.value) == told
 

@@ -22,7 +22,7 @@ from multiverse.cli.commands.plot import write
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
-from multiverse.core.plan import Plan, PlannedExecutor
+from multiverse.core.plan import Plan, PlannedExecutor, WorkerOptions
 from multiverse.executors import machine
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
@@ -290,7 +290,7 @@ def _rate(search: Search, way: Way) -> float:
 
 def plan_file(search: Search, best: Way, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `make_vec(plan=…)` and `train --plan` read, and the measurements behind it."""
-    chosen = decide(best.executor, best.workers or None, None, "auto", [None] * best.num_envs)  # type: ignore[list-item]
+    chosen = decide(best.executor, [None] * best.num_envs, WorkerOptions(count=best.workers or None))  # type: ignore[list-item]
     plan = dataclasses.asdict(dataclasses.replace(chosen, why=f"tune: {sentence(search, best)}"))
     tried = [
         {**dataclasses.asdict(way), "env_steps_per_s": rate}

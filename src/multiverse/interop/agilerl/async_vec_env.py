@@ -8,8 +8,8 @@ what differs.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import psutil
@@ -22,7 +22,15 @@ from multiverse.core.infos import Infos
 from multiverse.core.plan import IN_PROCESSES, StartMethod
 from multiverse.interop.agilerl.engine import AgentsEngine, AgentsStep, AsyncState, Observations, VecEnvBase, add_info
 from multiverse.interop.agilerl.env_side import AgileRecipe, OwnCopy
-from multiverse.interop.drop_in import AsyncDropIn, not_requested, start, start_method_of, timed_out
+from multiverse.interop.drop_in import (
+    PARKED,
+    AsyncDropIn,
+    not_requested,
+    recipes_of,
+    start,
+    start_method_of,
+    timed_out,
+)
 
 EnvFunctions = Sequence[Callable[[], Any]]
 Spaces = dict[str, spaces.Space[Any]]
@@ -75,18 +83,15 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int | None) -> AgentsEngine:
         with clear_mpi_env_vars():
-            return start(
-                env_fns,
+            running = start(
+                recipes_of(env_fns, AgileRecipe, AgentOptions(possible_agents=self.possible_agents)),
                 IN_PROCESSES,
                 "same_step",
-                kind=functools.partial(AgentsEngine, self._single_action_spaces),
+                workers=replace(PARKED, count=workers and min(workers, self.num_envs), start_method=method),
                 copy=self.copy,
-                workers=workers and min(workers, self.num_envs),
-                start_method=method,
-                recipe=AgileRecipe,
-                agents=AgentOptions(possible_agents=self.possible_agents),
                 bounds_may_differ=True,
             )
+            return AgentsEngine(self._single_action_spaces, running)
 
     def _take_description_of(self, env: Any, num_envs: int) -> None:
         """Copy the attributes of an env that was built in the caller, and close it."""

@@ -286,7 +286,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
     def bind(self, rows: Sequence[SlotRow]) -> None:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
         found = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
-        self._each = [AgentRow(agent, *found[agent][1:]) for agent in self._agents]
+        self._each = [AgentRow(agent, group, row) for agent in self._agents for _, group, row in [found[agent]]]
         self._takers = [(agent, found[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
         self._write_codes = rows[-1].write_observation
         self._codes: list[Codes] = []

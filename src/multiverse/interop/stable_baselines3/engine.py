@@ -61,7 +61,10 @@ class VecEnvEngine(Engine):
             raise NothingPending("no step is under way: call step_async() first")
         try:
             flags = executor.finish_step_all()
-            step_infos = StepInfos(*self._results.collect_each(executor.hosts, flags)) if flags else None
+            step_infos = None
+            if flags:
+                infos, final_infos = self._results.collect_each(executor.hosts, flags)
+                step_infos = StepInfos(infos, final_infos)
             observations, rewards, terminated, truncated, _ = self._step_result({})
             executor.settle(executor.hosts)
             self._before = -1

@@ -24,8 +24,8 @@ from stable_baselines3.common.vec_env.util import obs_space_info
 from multiverse.core.errors import EnvFailed, InEnv, InvalidActions
 from multiverse.core.infos import Infos
 from multiverse.core.layout import leaves
-from multiverse.core.plan import IN_CALLER, IN_PROCESSES
-from multiverse.interop.drop_in import ErrorTranslator, start, start_method_of
+from multiverse.core.plan import IN_CALLER, IN_PROCESSES, WorkerOptions
+from multiverse.interop.drop_in import ErrorTranslator, recipes_of, start, start_method_of
 from multiverse.interop.stable_baselines3.engine import Stepped, VecEnvEngine
 from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRecipe, of_each, patched
 
@@ -154,19 +154,20 @@ class SubprocVecEnv(EngineVecEnv):
     def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
         self.waiting = False
         try:
-            engine = start(
-                env_fns,
+            running = start(
+                recipes_of(env_fns, VecEnvRecipe),
                 IN_PROCESSES,
                 "same_step",
-                kind=VecEnvEngine,
-                workers=workers,
-                start_method=start_method_of("forkserver" if start_method is None else start_method),
-                waiting="auto",  # parked workers wake up later than a cheap env steps; where learners think, they park
-                recipe=VecEnvRecipe,
+                workers=WorkerOptions(
+                    count=workers,
+                    start_method=start_method_of("forkserver" if start_method is None else start_method),
+                    waiting="auto",  # a parked worker wakes up later than a cheap env steps
+                ),
                 bounds_may_differ=True,
             )
         except EnvFailed as error:
             self._raise(error)
+        engine = VecEnvEngine(running)
         self._stack = any(not leaf.numeric for leaf in leaves(engine.single_observation_space))
         self._take_over(engine)
 
@@ -245,15 +246,8 @@ class DummyVecEnv(EngineVecEnv):
                 "instead of creating different objects: each call must build a new env, e.g. with gymnasium.make()."
             )
         keys, _, _ = obs_space_info(self.envs[0].observation_space)
-        engine = start(
-            [_handing_out(env) for env in self.envs],
-            IN_CALLER,
-            "same_step",
-            kind=VecEnvEngine,
-            recipe=VecEnvRecipe,
-            bounds_may_differ=True,
-        )
-        self._take_over(engine)
+        each = recipes_of([_handing_out(env) for env in self.envs], VecEnvRecipe)
+        self._take_over(VecEnvEngine(start(each, IN_CALLER, "same_step", bounds_may_differ=True)))
         self.keys, self.metadata = keys, self.envs[0].metadata
 
     def step_async(self, actions: np.ndarray[Any, Any]) -> None:

@@ -31,7 +31,9 @@ class ParallelEnv(gym.vector.VectorWrapper):
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: StartMethod | None = None) -> None:
         executor: Literal["auto", "process"] = "auto" if start_method is None else "process"
-        self.engine = mv.make_vec(list(env_fns), executor=executor, start_method=start_method, autoreset="same_step")
+        self.engine = mv.make_vec(
+            list(env_fns), executor=executor, workers=mv.WorkerOptions(start_method=start_method), autoreset="same_step"
+        )
         super().__init__(self.engine)
 
     @property

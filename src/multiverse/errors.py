@@ -1,0 +1,60 @@
+"""Every exception that multiverse raises. `MultiverseError` is the base class of all of them.
+
+`EnvFailed.failures` holds `RemoteError`s: an exception of an env as text, with the `Circumstances` that reproduce it.
+"""
+
+from multiverse.core.errors import (
+    BadValue,
+    CheckpointBroken,
+    Circumstances,
+    ClosedError,
+    ClusterGone,
+    EnvFailed,
+    EvaluationFailed,
+    InvalidActions,
+    InvalidConfig,
+    InvalidRequest,
+    MultiverseError,
+    NothingPending,
+    PreflightError,
+    ReceiveTimeout,
+    RemoteError,
+    ReplyTimeout,
+    RequestPending,
+    RunLocked,
+    RunNotSaved,
+    RunNotWritable,
+    SpacesDiffer,
+    TrainingDiverged,
+    UntrustedRun,
+    WorkerDied,
+)
+from multiverse.env_checker.report import EnvCheckFailed
+
+__all__ = [
+    "BadValue",
+    "CheckpointBroken",
+    "Circumstances",
+    "ClosedError",
+    "ClusterGone",
+    "EnvCheckFailed",
+    "EnvFailed",
+    "EvaluationFailed",
+    "InvalidActions",
+    "InvalidConfig",
+    "InvalidRequest",
+    "MultiverseError",
+    "NothingPending",
+    "PreflightError",
+    "ReceiveTimeout",
+    "RemoteError",
+    "ReplyTimeout",
+    "RequestPending",
+    "RunLocked",
+    "RunNotSaved",
+    "RunNotWritable",
+    "SpacesDiffer",
+    "TrainingDiverged",
+    "UntrustedRun",
+    "WorkerDied",
+]
