@@ -68,7 +68,7 @@ class BaseMultiAgentVectorEnv(BaseVectorEnv):
 
     @property
     def states(self) -> Any:
-        """[num_envs, …] the envs' `state()` after their last step or reset, with `agents=AgentOptions(state=True)`; after
+        """[num_envs, …] the envs' `state()` after the last step or reset, with `agents=AgentOptions(state=True)`; after
         a `"same_step"` autoreset that of the new episode."""
         views = self._executor.views
         if (space := views.layout.state_space) is None:
