@@ -97,7 +97,7 @@ def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> N
         whole = rollout.some(slice(0, 3))
         likely = np.zeros(whole.rewards.size)
         batch = algorithm._batch(replace(whole, parts=()))
-        rows, _ = algorithm._chunks(whole).without(whole.valid.reshape(-1)).packed()
+        rows, _ = algorithm._chunks(whole).drop_invalid(whole.valid.reshape(-1)).pack()
         likely[rows] = algorithm._networks.log_probs(batch)
         algorithm.update([whole], 0.0)
     now, then = algorithm._log_probs_now_and_then(*batch_of(algorithm, whole))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, TrainingDiverged
 from multiverse.core.policy import Seen
-from multiverse.learning.loss import Shown
+from multiverse.learning.batches import NetworkInput
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
 OBSERVATIONS = spaces.Box(-9, 9, (5,), np.float32)
@@ -218,24 +218,24 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str) -> None:
     twins, torchs = (one.new_network("twins", copies=2) for one in (algorithm, in_torch))
     torchs.optimizer.load_weights(twins.optimizer.weights())
     rng = np.random.default_rng(0)
-    given, by_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
+    given, grad_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
     vector = torch.as_tensor(given).requires_grad_()
     modules = [network(part, 5, 2) for part in np.split(twins.optimizer.weights(), 2)]
     answer = torch.stack([one(vector) for one in modules])
-    answer.backward(torch.as_tensor(by_output))
+    answer.backward(torch.as_tensor(grad_output))
     assert vector.grad is not None
-    np.testing.assert_allclose(torchs(Shown(vector)).detach(), answer.detach(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(torchs.first()(Shown(vector)).detach(), answer[0].detach(), rtol=1e-5, atol=1e-6)
-    found = twins.forward(Shown(given))
+    np.testing.assert_allclose(torchs(NetworkInput(vector)).detach(), answer.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(torchs.first()(NetworkInput(vector)).detach(), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    found = twins.forward(NetworkInput(given))
     np.testing.assert_allclose(found, answer.detach(), rtol=1e-5, atol=1e-6)
-    columns = twins.by_vector(by_output, slice(-3, None))
+    columns = twins.vector_grad(grad_output, slice(-3, None))
     np.testing.assert_allclose(columns, vector.grad[:, -3:], rtol=1e-5, atol=1e-6)
-    twins.forward(Shown(given))
-    twins.backward(by_output)
+    twins.forward(NetworkInput(given))
+    twins.backward(grad_output)
     expected = torch.cat([parameter.grad.reshape(-1) for one in modules for parameter in one.parameters()])  # type: ignore[union-attr]
     np.testing.assert_allclose(twins.optimizer.gradient, expected, rtol=1e-5, atol=1e-6)
     alone = twins.first()
-    np.testing.assert_allclose(alone.forward(Shown(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(alone.forward(NetworkInput(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
 
 
 # -- acting ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Seen
-from multiverse.learning.loss import Shown, as_numpy
+from multiverse.learning.batches import NetworkInput
+from multiverse.learning.loss import as_numpy
 from multiverse.learning.threads import torch_threads
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.rollouts.rollout import Rollout, rollout_for
@@ -272,11 +273,11 @@ def test_beside_critics_that_remember_a_large_actor_is_in_numpy_too() -> None:
 
 def test_an_embedding_of_no_units_leaves_its_input_out() -> None:
     algorithm = made("sac", **{**MEMORY, "action_embedding": 0})
-    batch = Shown(np.zeros((1, 9), np.float32), (), [1], slice(None))
-    moved = Shown(batch.vector.copy(), (), [1], slice(None))
+    batch = NetworkInput(np.zeros((1, 9), np.float32), (), [1], slice(None))
+    moved = NetworkInput(batch.vector.copy(), (), [1], slice(None))
     moved.vector[0, 5:8] = 1.0
     actor = algorithm._networks["actor"]
     np.testing.assert_array_equal(actor.output(batch).copy(), actor.output(moved))
     moved.vector[0, 8] = 1.0
-    again = Shown(moved.vector.copy(), (), [1], slice(None))
+    again = NetworkInput(moved.vector.copy(), (), [1], slice(None))
     assert (actor.output(batch) != actor.output(again)).any()

@@ -19,8 +19,10 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.inputs import inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
-from multiverse.learning import loss
-from multiverse.learning.loss import Loss, RolloutBatch, Shape
+from multiverse.learning import batches
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.threads import torch_threads
 from multiverse.networks import actor_critic
@@ -369,7 +371,7 @@ def test_a_rollout_of_images_goes_through_the_networks_in_pieces(monkeypatch: py
 def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
     """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
     algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"], replace(SMALL, share_features=share))
-    shape = Shape(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
+    shape = NetworkSpec(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
     learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
     columns = {name: learner.put(column) for name, column in here.columns.items()}
     batch = RolloutBatch(
@@ -393,9 +395,9 @@ def test_shared_features_are_of_both_networks() -> None:
     batch.columns["log_probs"] = networks.log_probs(batch)
     weight = networks.actor.extract.inner[0].layers[0].weight
     pulls = []
-    for by_policy, by_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+    for by_policy, grad_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
 
-        def loss(out: Any, rows: Any, by: tuple[float, float] = (by_policy, by_value)) -> Loss:
+        def loss(out: Any, rows: Any, by: tuple[float, float] = (by_policy, grad_value)) -> Loss:
             return Loss((by[0] * out.log_prob + by[1] * out.values).sum())
 
         networks.gradient(batch, loss)
@@ -446,7 +448,7 @@ def test_minibatches_are_the_same_however_many_rows_are_gathered_at_once(
 ) -> None:
     found = []
     for rows in (1, 17, 10_000):
-        monkeypatch.setattr(loss, "SHUFFLED_ROWS", rows)
+        monkeypatch.setattr(batches, "SHUFFLED_ROWS", rows)
         algorithm = make(VECTOR, ACTIONS["one of"], replace(SMALL, batch_size=7))
         assert algorithm.update([filled(algorithm, VECTOR)], 0.0).gradient_steps == 2 * 5  # 32 rows: four 7s and a 4
         found.append(algorithm.weights()["parameters"])

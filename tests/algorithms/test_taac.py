@@ -13,9 +13,9 @@ from pettingzoo import ParallelEnv
 
 import multiverse as mv
 from multiverse.algorithms.taac import TAAC, TAACConfig
-from multiverse.learning.loss import RolloutBatch
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.optimizers import Adam
-from multiverse.networks.attention import TeamShape, similarity
+from multiverse.networks.attention import TeamSpec, similarity
 from multiverse.networks.team_actor_critic import TeamActorCritic
 from multiverse.rollouts.rollout import rollout_for
 from tests.kernels.losses import algorithm_with
@@ -93,7 +93,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     torch.manual_seed(0)
     teams, agents = 6, 4
     config = TAACConfig(normalize_advantages=False, similarity_coef=0.3, similarity_cap=-1.0, weight_decay=0.01)
-    networks = TeamActorCritic(TeamShape(5, 3, **SMALL), Adam, 0, "cpu")
+    networks = TeamActorCritic(TeamSpec(5, 3, **SMALL), Adam, 0, "cpu")
     present = torch.rand(teams, agents) < 0.7
     valid = present & (torch.rand(teams, agents) < 0.8)
     masks = torch.rand(teams, agents, 3) < 0.7

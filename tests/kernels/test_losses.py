@@ -17,7 +17,8 @@ from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
 from multiverse.kernels import KERNELS, kernel_of
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.rollouts.rollout import Rollout, rollout_for
 from multiverse.training.config.train_config import config_for
@@ -69,7 +70,7 @@ def gradients(kind: Any, config: Any, seed: int) -> tuple[list[Any], list[Any], 
     columns = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
     loss = torch_loss(kind, config)(Outputs(*tensors), RolloutBatch(None, [], torch.zeros(ROWS), None, **columns))
     expected = torch.autograd.grad(loss.total, tensors, allow_unused=True)
-    ours = [found.by_log_prob, np.full(ROWS, found.by_entropy, np.float32), found.by_value]
+    ours = [found.grad_log_prob, np.full(ROWS, found.grad_entropy, np.float32), found.grad_value]
     return ours, list(expected), found.metrics, loss.metrics
 
 

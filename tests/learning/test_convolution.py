@@ -14,8 +14,10 @@ from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Seen
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import Outputs, RolloutBatch, Shape
+from multiverse.learning.loss import Outputs
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
 from multiverse.networks.actor_critic import ActorCritic
@@ -41,7 +43,7 @@ def rows(learner: Any) -> RolloutBatch:
 
 
 def learners(optimizer: Any = Adam) -> tuple[NumpyLearner, ActorCritic]:
-    shape = Shape(84, [], ACTIONS, (16,), "relu", convolution=Convolution(BOARD, FILTERS, SIZE))
+    shape = NetworkSpec(84, [], ACTIONS, (16,), "relu", convolution=Convolution(BOARD, FILTERS, SIZE))
     ours, theirs = NumpyLearner(shape, optimizer, 1), ActorCritic(shape, optimizer, 2, "cpu")
     return ours, theirs
 
@@ -86,7 +88,7 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     first, *others = learner.layers()
     batch, convolution = rows(learner), filters_of(first)
     learner.gradient(batch, LOSSES[NumpyLearner])
-    _, _, by_weights, by_bias = learner._actor.layers[0]
+    _, _, grad_weights, grad_bias = learner._actor.layers[0]
 
     x = said_by(convolution, batch.vector)
     for weights, bias in others:
@@ -95,12 +97,12 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     log_probs, entropies = distribution.log_prob(torch.as_tensor(batch.actions)), distribution.entropy()
     values = learner.values(batch.vector, [])
     loss = LOSSES[NumpyLearner](Outputs(log_probs.detach().numpy(), entropies.detach().numpy(), values), batch)
-    ((log_probs * torch.as_tensor(loss.by_log_prob)).sum() + entropies.sum() * loss.by_entropy).backward()
+    ((log_probs * torch.as_tensor(loss.grad_log_prob)).sum() + entropies.sum() * loss.grad_entropy).backward()
 
     expected = [convolution.weight.grad, convolution.bias.grad]
     assert all(one is not None for one in expected)
     norm = float(np.sqrt(sum((one**2).sum().item() for one in expected if one is not None)))
-    np.testing.assert_allclose(np.linalg.norm(np.concatenate([by_weights.reshape(-1), by_bias])), norm, rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(np.concatenate([grad_weights.reshape(-1), grad_bias])), norm, rtol=1e-4)
 
 
 def test_numpy_and_torch_take_the_same_steps() -> None:

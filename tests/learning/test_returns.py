@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiverse.learning.returns import generalized_advantages, next_values, over_turns
+from multiverse.learning.returns import generalized_advantages, merge_turns, next_values
 
 
 def by_definition(
@@ -83,7 +83,7 @@ def test_turns_are_what_each_slots_own_actions_came_to(
     terminated, truncated = (rng.random((steps, slots)) < 0.15 for _ in range(2))
     last_values = rng.normal(size=slots).astype(np.float32)
     finals = (*np.nonzero(terminated | truncated), final_values[terminated | truncated])
-    moved, following, ended, known = over_turns(
+    moved, following, ended, known = merge_turns(
         rewards, terminated, truncated, acting, acting_next, values, last_values, finals
     )
     advantages, _ = generalized_advantages(moved, values, following, ended, acting & known, gamma, lam, acting)
@@ -120,7 +120,7 @@ def test_where_everybody_always_acts_turns_change_nothing() -> None:
     terminated, truncated = rng.random((9, 3)) < 0.2, rng.random((9, 3)) < 0.2
     ends = terminated | truncated
     finals, last_values = (*np.nonzero(ends), final_values[ends]), values[0]
-    moved, following, ended, known = over_turns(
+    moved, following, ended, known = merge_turns(
         rewards, terminated, truncated, np.ones((9, 3), bool), np.ones(3, bool), values, last_values, finals
     )
     assert (moved == rewards).all() and (ended == ends).all() and known.all()

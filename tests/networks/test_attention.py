@@ -14,13 +14,13 @@ from multiverse.networks.attention import (
     TeamActor,
     TeamAttention,
     TeamCritic,
-    TeamShape,
+    TeamSpec,
     counterfactual_baseline,
     similarity,
 )
 
 FEATURES, ACTIONS, TEAMS = 7, 4, 4
-SHAPE = TeamShape(FEATURES, ACTIONS, num_heads=2, embedding_size=12, hidden_size=16)
+SHAPE = TeamSpec(FEATURES, ACTIONS, num_heads=2, embedding_size=12, hidden_size=16)
 SIZES = pytest.mark.parametrize("agents", [1, 2, 3, 8, 16])
 
 
@@ -176,7 +176,7 @@ def test_the_same_weights_fit_a_team_and_a_part_of_it() -> None:
 @pytest.mark.parametrize("wrong", [{"num_heads": 5}, {"num_heads": 0}, {"hidden_size": 0}, {"embedding_size": 2**20}])
 def test_sizes_that_make_no_network(wrong: dict[str, int]) -> None:
     with pytest.raises(mv.InvalidRequest, match=next(iter(wrong)) if "embedding_size" not in wrong else "parameters"):
-        TeamShape(**{"size": 4, "num_actions": 2, "embedding_size": 12, **wrong})
+        TeamSpec(**{"size": 4, "num_actions": 2, "embedding_size": 12, **wrong})
 
 
 # -- what is learned from ----------------------------------------------------------------------------------------------

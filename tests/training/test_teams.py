@@ -18,7 +18,7 @@ from mpe2.simple_push_v3 import parallel_env
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
-from multiverse.algorithms.central_critic import TeamView
+from multiverse.algorithms.central_critic import TeamInputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import InvalidActions, InvalidRequest
 from multiverse.envs.box_jump.rendering import Renderer
@@ -152,7 +152,7 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
 
 def test_what_a_team_sees_is_everybodys_own_first() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
-    view = TeamView(2, Features(seen, spaces.Discrete(3)), 3)
+    view = TeamInputs(2, Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
     found = view.of_team(own)
     assert found.shape == (2, 6, 6)

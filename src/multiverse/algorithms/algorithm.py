@@ -18,7 +18,7 @@ from multiverse.core.layout import SINGLE_AGENT, Group
 from multiverse.core.plan import whole_number
 from multiverse.core.policy import Policy
 from multiverse.learning.loss import as_numpy
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.network_spec import CustomNetwork
 from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
@@ -89,21 +89,6 @@ class Algorithm(Protocol):
 
 
 # -- what ours have in common ------------------------------------------------------------------------------------
-class Settings:
-    """Of an algorithm: a base for its `Config`."""
-
-    def scheduled(self, progress: float) -> dict[str, float]:
-        """Return the values that follow the budget, by name, as they are when this share of it (0 to 1) is spent."""
-        return {}
-
-    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
-        """Refuse settings that make no sense, with their value; what is None is not used."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
-
-
 def reason_for_torch(learner: str, reasons: Mapping[str, bool]) -> str:
     """Why torch differentiates the losses: the first of these reasons that holds; "" where numpy kernels may do it."""
     needed = [reason for reason, holds in reasons.items() if holds]
@@ -132,7 +117,7 @@ class Learner(Capabilities):
     action_space: spaces.Space[Any]
     auxiliary: Mapping[str, Any]
     """What `modules` returned, by name."""
-    own_network: NetworkChoice | None
+    own_network: CustomNetwork | None
     """A network of the user (`network`), in the place of the first layers."""
     progress = 0.0
     """Share of the budget that was spent before this update, from 0 to 1: for schedules in losses."""
@@ -214,13 +199,13 @@ class Learner(Capabilities):
         """A reason to learn in torch (see `reason_for_torch`)."""
         return {} if self.own_network is None else {f"network={self.own_network.name}": True}
 
-    def _own_modules(self) -> dict[str, Any]:
+    def _custom_modules(self) -> dict[str, Any]:
         """All torch modules that hold a part of the user, by name."""
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
         return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
     @cached_property
-    def _has_own_loss(self) -> bool:
+    def _has_custom_loss(self) -> bool:
         """Whether a loss may be one of the user: no kernel exists for it."""
         raise NotImplementedError
 
@@ -231,25 +216,25 @@ class Learner(Capabilities):
     def _training(self, when: Sequence[int]) -> AbstractContextManager[None]:
         """While a loss is computed, modules of the user are in training mode; what they and losses of the user draw
         from torch depends on the run's seed and `when`."""
-        own = self._own_modules()
-        if not own and not self._has_own_loss:
+        own = self._custom_modules()
+        if not own and not self._has_custom_loss:
             return nullcontext()
         from multiverse.networks.modules import training
 
         return training([*own.values()], (self._seed, 5, *when))
 
-    def _own_weights(self) -> dict[str, Any]:
+    def _custom_weights(self) -> dict[str, Any]:
         """Of modules of the user, as a part of `weights`: frozen parameters and buffers, and the order in which trained
         parameters lie among those of the optimizer."""
-        if not (own := self._own_modules()):
+        if not (own := self._custom_modules()):
             return {}
         from multiverse.networks.modules import fixed_tensors, trained_parameters
 
         found, order = fixed_tensors(own, own), {"trained": trained_parameters(own)}
         return {**order, "fixed": found} if found else order  # guard: frozen-parts-and-statistics-are-saved
 
-    def _load_own_weights(self, weights: Mapping[str, Any]) -> None:
-        if own := self._own_modules():
+    def _load_custom_weights(self, weights: Mapping[str, Any]) -> None:
+        if own := self._custom_modules():
             from multiverse.networks.modules import check_trained_parameters, load_fixed_tensors
 
             if "trained" in weights:

@@ -15,11 +15,11 @@ from multiverse.policies.features import Features
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP
 from multiverse.rollouts.rollout import Rollout
 
-Judged = tuple[Array, Array, Array]
+CriticInputs = tuple[Array, Array, Array]
 """([T, S, size] of all rows, [S, size] of what came after the last, [ends, size] of final observations)."""
 
 
-class TeamView:
+class TeamInputs:
     """The observations of the whole team: the slot's own, then its teammates'."""
 
     moments: RunningMeanStd | None = None  # they are normalised as the slots' own
@@ -29,7 +29,7 @@ class TeamView:
         self._features, self._agents = observed, agents
         self.size = size * agents
 
-    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:
+    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> CriticInputs:
         """From what each slot sees itself."""
         steps, slots, _ = rollout.ends()
         last = np.where(self._absent(rollout.last, rollout.acting_next), 0, last)
@@ -63,7 +63,7 @@ class TeamView:
         return by_env[..., in_order, :].reshape(*own.shape[:-1], agents * size)
 
 
-class StateView:
+class StateInputs:
     """The slot's own observation, then the env's state()."""
 
     def __init__(
@@ -83,7 +83,7 @@ class StateView:
         self.size = size + self._features.size
         self.moments = RunningMeanStd(self._features.size) if normalize else None
 
-    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:
+    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> CriticInputs:
         """As the team's."""
         steps, slots, _ = rollout.ends()
         states, finals = self._vectors(rollout.states, 2), self._vectors(rollout.final_states, 2)

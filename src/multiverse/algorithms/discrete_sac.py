@@ -12,10 +12,11 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicyConfig
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
-from multiverse.learning.distributions import open_logits
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import mask_logits
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, head_for
 
 
@@ -87,7 +88,7 @@ class DiscreteSAC(SoftActorCritic):
         """[N, actions] log-probabilities of the policy; of actions that are not open, very small."""
         import torch
 
-        return open_logits(torch, self.actor(observations), masks).log_softmax(-1)
+        return mask_logits(torch, self.actor(observations), masks).log_softmax(-1)
 
     def target_entropy(self, batch: ReplayBatch) -> Any:
         """A share of the largest entropy there is, of open actions alone, averaged over the batch."""

@@ -11,10 +11,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
 from multiverse.core.errors import InvalidRequest
-from multiverse.learning.distributions import open_logits
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import mask_logits
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import EpsilonGreedyHead, Head
 
 
@@ -100,7 +102,7 @@ class DQN(OffPolicy):
         import torch
 
         with torch.no_grad():
-            values = open_logits(torch, self.target_values(batch.next_observations), batch.next_masks)
+            values = mask_logits(torch, self.target_values(batch.next_observations), batch.next_masks)
             targets = batch.rewards + batch.discounts * values.amax(-1)
         values = self.values(batch.observations).gather(-1, batch.actions.long()[:, None])[:, 0]
         loss = torch.nn.functional.smooth_l1_loss(values, targets)

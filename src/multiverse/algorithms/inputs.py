@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.layout import Path
 from multiverse.core.policy import Leaves
 from multiverse.core.views import Array
-from multiverse.learning.network_choice import LeafInput, ObservationLayout
+from multiverse.learning.network_spec import LeafInput, ObservationLayout
 from multiverse.policies.features import Features, Previous, channels_last
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP
 from multiverse.rollouts.rollout import Rollout
@@ -62,7 +62,7 @@ def previous_at_ends(rollout: Rollout, steps: Array, slots: Array) -> Previous |
     return np.zeros(len(steps), np.bool_), actions, rewards
 
 
-def observation_layout(features: Features, space: spaces.Space[Any]) -> ObservationLayout:
+def layout_of(features: Features, space: spaces.Space[Any]) -> ObservationLayout:
     """Return the layout that turns the vector and images made by `features` into observations of this space again."""
     images, found = {leaf.path: number for number, leaf in enumerate(features.images)}, []
     for leaf in features.leaves:

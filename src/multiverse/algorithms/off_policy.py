@@ -7,22 +7,22 @@ import logging
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial, reduce
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, UpdateReport, mean_metrics, reason_for_torch
 from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
-from multiverse.algorithms.inputs import inputs, observation_layout
+from multiverse.algorithms.inputs import inputs, layout_of
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Policy
 from multiverse.core.views import Array
 from multiverse.kernels import kernel_of
-from multiverse.learning.loss import ReplayBatch, Shape, Shown, as_numpy
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.batches import NetworkInput, ReplayBatch
+from multiverse.learning.loss import as_numpy
+from multiverse.learning.network_spec import CustomNetwork, NetworkSpec
 from multiverse.learning.normalizers import like
 from multiverse.learning.numpy_network import NumpyNetwork, NumpyParameters
 from multiverse.learning.optimizers import Optimizer
@@ -43,73 +43,6 @@ MEMORY_ROWS = 64
 """For so many rows cells remember at first, at most, however long sequences may be."""
 LARGEST_IN_NUMPY = 512
 """Units of a hidden layer: up to that numpy was faster than torch here, also for TD3's customary 400 and 300."""
-
-
-# -- config ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class OffPolicyConfig(Settings):
-    """Settings that SAC, TD3, discrete SAC and DQN have in common."""
-
-    steps_per_env: int = 1
-    """Number of steps of each environment between two updates."""
-    buffer_size: int = 1_000_000
-    """Number of steps in replay, of all environments together; new steps replace the oldest."""
-    learning_starts: int = 100
-    """Number of env steps with random actions before the first gradient step."""
-    batch_size: int = 256
-    """Number of steps drawn from replay for one gradient step."""
-    rewarded_fraction: float = 0.0
-    """Share of the drawn steps (or sequences) that have a reward other than 0, as soon as there are any. With sparse
-    rewards, the few rewarded steps are then learned from more often."""
-    updates_per_step: float = 1.0
-    """Number of gradient steps per env step (the update-to-data ratio)."""
-    gradient_steps: int | None = None
-    """Number of gradient steps per update, in place of `updates_per_step`; -1: as many as its env steps."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    gamma: float = 0.99
-    """Discount factor."""
-    tau: float = 0.005
-    """Coefficient of the soft update of target networks, θ' ← θ' + τ (θ - θ'); 1: a copy."""
-    hidden_sizes: tuple[int, ...] = (256, 256)
-    """Number of units of each hidden layer."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation between the layers."""
-    learner: Literal["auto", "numpy", "torch"] = "auto"
-    """Backend that differentiates the losses: torch, or numpy kernels, which are faster for stock losses of small
-    networks on the CPU. `auto`: kernels where possible."""
-    memory: Literal["lstm", "gru"] | None = None
-    """Recurrent cell before the hidden layers of the actor, and another of the critics. They learn along sequences
-    drawn from replay, each of which begins with an empty memory."""
-    memory_size: int = 128
-    """Number of units of a recurrent cell."""
-    markov_actor: bool = False
-    """With `memory`: only the critics have a recurrent cell; the actor sees the present observation (Memory-Markov)."""
-    sequences: int = 32
-    """With `memory`: number of sequences drawn from replay for one gradient step, in place of `batch_size` steps."""
-    sequence_length: int | None = None
-    """Largest number of steps of a sequence; longer dependencies are not learned. Default: whole episodes."""
-    observation_embedding: int = 32
-    """With `memory`: number of units of the layer between the observation and the cell."""
-    action_embedding: int = 8
-    """Number of units between the previous action and the cell; 0: the previous action is no input."""
-    reward_embedding: int = 8
-    """Number of units between the previous reward and the cell; 0: the previous reward is no input."""
-
-    def __post_init__(self) -> None:
-        self._check("at least 1", lambda value: value >= 1, "steps_per_env", "buffer_size", "batch_size",
-                    "memory_size", "sequences", "sequence_length", "observation_embedding")  # fmt: skip
-        self._check("0 or more", lambda value: value >= 0, "learning_starts", "action_embedding", "reward_embedding")
-        self._check("above 0", lambda value: value > 0, "learning_rate", "updates_per_step", "tau")
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "tau",
-                    "rewarded_fraction")  # fmt: skip
-        self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
-        self._check("at least 1, or -1 for as many as env steps", lambda value: value >= 1 or value == -1,
-                    "gradient_steps")  # fmt: skip
-        if any(size < 1 for size in self.hidden_sizes):
-            raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
-        if self.markov_actor and self.memory is None:
-            raise InvalidRequest("markov_actor=True: only with a memory, lstm or gru; without one every actor is")
 
 
 # -- what learns -------------------------------------------------------------------------------------------------
@@ -150,8 +83,8 @@ class OffPolicy(Learner):
         self.features = self._seen
         if config.markov_actor:
             self.features = Features(observation_space, action_space, small_images=small_images)
-        layout = observation_layout(self._seen, observation_space)
-        self.own_network = None if network is None else NetworkChoice(*network, layout)
+        layout = layout_of(self._seen, observation_space)
+        self.own_network = None if network is None else CustomNetwork(*network, layout)
         self.action = action_of(action_space)
         self._seed, self._device = seed, device
         self._networks: dict[str, Any] = {}  # by name, and
@@ -271,7 +204,7 @@ class OffPolicy(Learner):
         outputs = self._outputs_of(name)
         config, images = self.config, [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         size, hidden = self.features.size + more, config.hidden_sizes
-        shape = Shape(
+        shape = NetworkSpec(
             size, images, self.action_space, hidden, config.activation, ortho_init=False, network=self.own_network
         )
         if remembers := config.memory is not None and not (config.markov_actor and name == self.acts):
@@ -301,11 +234,11 @@ class OffPolicy(Learner):
             self._networks[name] = TorchParameters(first, self._device)
         return self._networks[name]
 
-    def _recurrent(self, images: Sequence[Any]) -> Shape:
+    def _recurrent(self, images: Sequence[Any]) -> NetworkSpec:
         """The shape of networks that remember."""
         config = self.config
         units = config.observation_embedding, config.action_embedding, config.reward_embedding
-        return Shape(
+        return NetworkSpec(
             self._seen.size, (), self.action_space, config.hidden_sizes, config.activation, memory=config.memory,
             memory_size=config.memory_size, chunk_length=min(config.sequence_length or MEMORY_ROWS, MEMORY_ROWS),
             embeddings=tuple(zip(self._seen.parts, units if self._seen.see_previous else (units[0], 0, 0))),
@@ -400,7 +333,7 @@ class OffPolicy(Learner):
         return UpdateReport(report, sum(taken), len(taken) - sum(taken))
 
     @cached_property
-    def _has_own_loss(self) -> bool:
+    def _has_custom_loss(self) -> bool:
         return any(kernel_of(type(self), loss) is None for loss in self.losses)
 
     def gradient(self, loss: str, network: Any, *given: Any) -> dict[str, Any]:
@@ -409,7 +342,7 @@ class OffPolicy(Learner):
         if self._kernels:
             metrics: dict[str, Any] = self._kernels[loss](self, *given)
             return metrics
-        if first := loss not in self._checked_losses and self._has_own_loss:
+        if first := loss not in self._checked_losses and self._has_custom_loss:
             from multiverse.networks.modules import refuse_untrained
 
             self._checked_losses.add(loss)
@@ -453,10 +386,10 @@ class OffPolicy(Learner):
         seen, after = (inputs(features, leaves, None) for leaves in (rows.observations, rows.next_observations))
         masks, masks_after = (features.open_actions(leaves) for leaves in (rows.observations, rows.next_observations))
         return ReplayBatch(
-            Shown(put(seen[0]), [put(image) for image in seen[1]]),
+            NetworkInput(put(seen[0]), [put(image) for image in seen[1]]),
             put(rows.actions),
             put(rows.rewards),
-            Shown(put(after[0]), [put(image) for image in after[1]]),
+            NetworkInput(put(after[0]), [put(image) for image in after[1]]),
             put(np.float32(self.config.gamma) * ~rows.terminated),
             None if masks is None else put(masks),
             None if masks_after is None else put(_open_after(masks_after)),
@@ -481,10 +414,10 @@ class OffPolicy(Learner):
         vector, put = self._put(self._seen.vector(leaves, (starts, before[0], before[1]))), self._put
         masks = self._seen.open_actions(leaves)
         return ReplayBatch(
-            Shown(vector, (), counts, put(rows)),
+            NetworkInput(vector, (), counts, put(rows)),
             put(found.actions[:, order][steps]),
             put(found.rewards[:, order][steps]),
-            Shown(vector, (), counts, after),
+            NetworkInput(vector, (), counts, after),
             put(np.float32(config.gamma) * ~found.terminated[:, order][steps]),
             None if masks is None else put(masks[rows]),
             None if masks is None else put(_open_after(masks[after])),
@@ -500,7 +433,7 @@ class OffPolicy(Learner):
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         learned = {name: optimizer.weights() for name, optimizer in self._optimizers.items()}
-        return {**learned, **self._own_weights()}
+        return {**learned, **self._custom_weights()}
 
     def _network_modules(self) -> dict[str, Any]:
         modules = {name: getattr(network, "module", None) for name, network in self._networks.items()}
@@ -509,7 +442,7 @@ class OffPolicy(Learner):
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         for name, optimizer in self._optimizers.items():
             optimizer.load_weights(weights[name])
-        self._load_own_weights(weights)
+        self._load_custom_weights(weights)
         for target in self.targets.values():
             target.follow(1.0)
         self._policy = self._acting = None

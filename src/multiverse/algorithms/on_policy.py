@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
-from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
-from multiverse.algorithms.central_critic import StateView, TeamView
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, UpdateReport, mean_metrics, reason_for_torch
+from multiverse.algorithms.capabilities import RunRequirements
+from multiverse.algorithms.central_critic import StateInputs, TeamInputs
 from multiverse.algorithms.inputs import (
     flat,
     inputs,
-    observation_layout,
+    layout_of,
     previous_after,
     previous_at_ends,
     previous_of,
@@ -27,14 +25,14 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Leaves, Policy
 from multiverse.core.views import Array
 from multiverse.kernels import kernel_of
-from multiverse.learning.chunks import Along, Chunks, chunks_of
+from multiverse.learning.batches import TEAM, Chunks, Packing, RolloutBatch, split_into_chunks
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import TEAM, Loss, Outputs, RolloutBatch, Shape, as_numpy
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.loss import Loss, Outputs, as_numpy
+from multiverse.learning.network_spec import CustomNetwork, NetworkSpec
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
-from multiverse.learning.returns import generalized_advantages, next_values, over_turns
+from multiverse.learning.returns import generalized_advantages, merge_turns, next_values
 from multiverse.learning.threads import torch_for
 from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features, Previous
@@ -44,95 +42,8 @@ from multiverse.rollouts.rollout import Rollout
 
 log = logging.getLogger("multiverse")
 
-LagCorrection = Literal["vtrace", "ratio", "none"]
 LARGEST_IN_NUMPY = 256
 """Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
-
-
-# -- config ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class OnPolicyConfig(Settings):
-    """Settings that PPO and A2C have in common."""
-
-    steps_per_env: int = 128
-    """Number of steps of each environment in one rollout, from which one update learns."""
-    whole_episodes: bool = False
-    """A rollout has one episode of each environment, of at most `steps_per_env` steps, played by one version of the
-    policy; environments that finish early wait for the rest. No: episodes continue in the next rollout."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.95
-    """λ of generalized advantage estimation: 0 is the one-step TD error, 1 the whole return."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus, which keeps a policy exploring."""
-    max_grad_norm: float = 0.5
-    """Gradients are clipped to this global norm."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Number of units of each hidden layer."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Activation between the layers."""
-    learner: Literal["auto", "numpy", "torch"] = "auto"
-    """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock
-    losses of small networks on the CPU. `auto`: kernels where possible."""
-    filters: int = 0
-    """Number of filters of a convolution before the hidden layers, for observations that are a board, a grid or a small
-    image: one Box of three axes. 0: no convolution."""
-    kernel_size: int = 3
-    """Height and width of these filters."""
-    memory: Literal["lstm", "gru"] | None = None
-    """Recurrent cell before the hidden layers of the policy and the value network. A central critic, which sees more
-    than the policy, has none."""
-    memory_size: int = 64
-    """Number of units of the recurrent cell."""
-    chunk_length: int = 32
-    """Length of truncated backpropagation through time, in steps. Rollouts are cut into chunks of this length, which
-    begin from the memory that the policy had there. Longer chunks are slower; dependencies that are longer than a chunk
-    are not learned."""
-    see_previous: bool = False
-    """With `memory`: the previous action and reward are inputs of both networks too."""
-    critic: Literal["own", "central", "state"] = "own"
-    """Input of the value network: the agent's own observation, the observations of its whole team (`central`, as in
-    MAPPO), or its own and the env's `state()`. Policies act on their own observations in any case."""
-    share_features: bool = False
-    """Policy and value share the convolutions of images, or the `network`, instead of having one each."""
-    ortho_init: bool = True
-    """Orthogonal initial weights, and cells whose initial time scales are 2 to `chunk_length` steps; no: the defaults
-    of torch."""
-    log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of Box actions."""
-    squash: bool = False
-    """A tanh maps Box actions into their bounds, instead of clipping."""
-    normalize_observations: bool = False
-    """Observations are normalized by their running mean and standard deviation."""
-    normalize_rewards: bool = False
-    """Rewards are divided by the running standard deviation of the returns."""
-    lag_correction: LagCorrection = "vtrace"
-    """Correction for rollouts of an older policy in `asynchronous` runs. `ratio`: PPO's probability ratio is to the
-    policy that acted; `vtrace`: in addition, advantages have the clipped importance weights of V-trace; `none`: no
-    correction."""
-
-    def __post_init__(self) -> None:
-        counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
-        self._check("at least 1", lambda value: value >= 1, *counts)
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "gae_lambda")
-        self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
-        self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
-        self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
-        if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
-            able = algorithms_that(lambda one: one.has_ratio, "and")
-            raise InvalidRequest(
-                f"lag_correction='ratio': only where a ratio is clipped, by {able}; 'vtrace' is for all"
-            )
-        if any(size < 1 for size in self.hidden_sizes):
-            raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
-        if self.see_previous and self.memory is None:
-            raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
-        if self.filters and (self.memory is not None or self.critic != "own"):
-            raise InvalidRequest(f"filters={self.filters}: goes without a memory, and with each agent's own critic")
 
 
 # -- what learns -------------------------------------------------------------------------------------------------
@@ -173,12 +84,12 @@ class OnPolicy(Learner):
         self.observation_space, self.action_space = observation_space, action_space
         small_images = network is not None
         self.features = Features(observation_space, action_space, config.see_previous, small_images=small_images)
-        self._layout = observation_layout(self.features, observation_space)
-        self.own_network = None if network is None else NetworkChoice(*network, self._layout)
+        self._layout = layout_of(self.features, observation_space)
+        self.own_network = None if network is None else CustomNetwork(*network, self._layout)
         self.action = action_of(action_space)
-        self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
+        self._view: TeamInputs | StateInputs | None = None  # of a critic that sees more than the policy
         if config.critic == "central" and agents > 1:
-            self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
+            self._view = TeamInputs(self.features.size, Features(observation_space, action_space), agents)
             if self.own_network is not None and self.features.images:
                 raise InvalidRequest(
                     f"network={self.own_network.name}: with critic='central' it sees the observations of the whole "
@@ -186,7 +97,7 @@ class OnPolicy(Learner):
                 )
         elif config.critic == "state":
             normalize = config.normalize_observations
-            self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
+            self._view = StateInputs(self.features.size, agents, state_space, action_space, normalize)
         self._make_auxiliary((seed, 4), device)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
@@ -235,14 +146,14 @@ class OnPolicy(Learner):
         images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
         settings = {name: getattr(self.config, name) for name in named}
         judged = None if self._view is None else self._view.size
-        members = self._agents if isinstance(self._view, TeamView) else 1
+        members = self._agents if isinstance(self._view, TeamInputs) else 1
         if self.own_network is not None and self.config.filters:
             raise InvalidRequest(
                 f"filters={self.config.filters}: network={self.own_network.name} takes the place of the first layers; "
                 "use one of the two (filters=0 where a preset sets them)"
             )
         convolution = self._convolution() if self.config.filters else None
-        shape = Shape(
+        shape = NetworkSpec(
             self.features.size, images, self.action_space, **settings, critic_size=judged, critic_members=members,
             convolution=convolution, network=self.own_network,
         )  # fmt: skip
@@ -269,17 +180,17 @@ class OnPolicy(Learner):
         """Return the values [rows] that outputs [rows, outputs] of the value network stand for."""
         return outputs[:, 0]
 
-    def _why_torch(self, shape: Shape, device: str) -> str:
+    def _why_torch(self, spec: NetworkSpec, device: str) -> str:
         """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
         name = type(self).__name__
-        largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
+        largest = max(*spec.hidden_sizes, 0, spec.memory_size if spec.memory else 0)
         return reason_for_torch(
             self.config.learner,
             {
                 f"the loss of {name}": kernel_of(type(self)) is None,
                 f"modules() of {name}": bool(self.auxiliary),
                 **self._of_network(),
-                "learning from images": bool(shape.images),
+                "learning from images": bool(spec.images),
                 f"learning on {device}": device != "cpu",
                 f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
             },
@@ -347,12 +258,12 @@ class OnPolicy(Learner):
         return ((values - batch.returns) ** 2).mean()
 
     @cached_property
-    def _has_own_loss(self) -> bool:
+    def _has_custom_loss(self) -> bool:
         return kernel_of(type(self)) is None
 
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
         """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
-        if not self._updates and self._has_own_loss:
+        if not self._updates and self._has_custom_loss:
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
@@ -406,7 +317,7 @@ class OnPolicy(Learner):
         else:
             assert rollout.acting_next is not None
             told = rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next
-            rewards, following, ended, known = over_turns(*told, values, last_values, final_values)
+            rewards, following, ended, known = merge_turns(*told, values, last_values, final_values)
             rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
         if self._reward_scale is not None:
             over, parts = rollout.terminated | rollout.truncated, [part.slots for part in rollout.parts]
@@ -417,7 +328,7 @@ class OnPolicy(Learner):
         advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
         if log_ratios is not None and not self.has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss
+        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_custom_loss
         if own:
             columns |= {"rewards": rewards, "starts": rollout.starts}
         if then is not None and (own or self.has_ratio):
@@ -463,8 +374,8 @@ class OnPolicy(Learner):
         """The rows that are, as the networks take them; of all rows of the rollout."""
         valid, networks = rollout.valid.reshape(-1), self._networks
         if self.config.memory is not None:
-            rows, counts = self._chunks(rollout).without(valid).packed()
-            return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
+            rows, counts = self._chunks(rollout).drop_invalid(valid).pack()
+            return batch.take_packed(networks.put(rows), self._along(rollout, rows, counts))
         return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))
 
     def _values(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
@@ -485,13 +396,13 @@ class OnPolicy(Learner):
     # -- with memory ---------------------------------------------------------------------------------------------
     def _chunks(self, rollout: Rollout) -> Chunks:
         ended = rollout.terminated | rollout.truncated
-        return chunks_of(rollout.starts, ended, rollout.valid, rollout.acting, self.config.chunk_length)
+        return split_into_chunks(rollout.starts, ended, rollout.valid, rollout.acting, self.config.chunk_length)
 
-    def _along(self, rollout: Rollout, rows: Array, counts: Sequence[int]) -> Along:
+    def _along(self, rollout: Rollout, rows: Array, counts: Sequence[int]) -> Packing:
         """From what the policy remembered before the first row of each chunk."""
         cells = rollout.memory["cells"]
         firsts = rows[: counts[0] if counts else 0]
-        return Along(counts, self._networks.put(cells.reshape(-1, *cells.shape[2:])[firsts]))
+        return Packing(counts, self._networks.put(cells.reshape(-1, *cells.shape[2:])[firsts]))
 
     def _values_along_chunks(
         self, rollout: Rollout, batch: RolloutBatch
@@ -499,9 +410,9 @@ class OnPolicy(Learner):
         """As `_values`. What is remembered where an episode ends is what was after its last row, which also is the last
         of its chunk."""
         networks, frozen = self._networks, self._frozen_moments()
-        rows, counts = self._chunks(rollout).packed()
+        rows, counts = self._chunks(rollout).pack()
         along, order = self._along(rollout, rows, counts), networks.put(rows)
-        found, after = networks.values_along(batch.vector[order], [image[order] for image in batch.images], along)
+        found, after = networks.recurrent_values(batch.vector[order], [image[order] for image in batch.images], along)
         values = np.zeros(rollout.rewards.size, np.float32)  # rows in which nobody acted have none
         values[rows] = found
 
@@ -509,13 +420,13 @@ class OnPolicy(Learner):
             """[rows] values of what is seen after that."""
             if not len(memory):
                 return np.zeros(0, np.float32)
-            alone = Along([len(memory)], networks.put(memory))
-            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, previous), alone)[0])
+            alone = Packing([len(memory)], networks.put(memory))
+            return np.asarray(networks.recurrent_values(*inputs(self.features, leaves, frozen, previous), alone)[0])
 
         last_values = one_more(rollout.last, previous_after(rollout), rollout.last_memory["cells"])
         steps, slots, finals = rollout.ends()
         memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
-        chunk[rows[along.lasts()]] = np.arange(len(after))
+        chunk[rows[along.last_rows()]] = np.arange(len(after))
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
         final_values = steps, slots, one_more(finals, previous_at_ends(rollout, steps, slots), memory)
@@ -533,13 +444,13 @@ class OnPolicy(Learner):
         if self._moments is not None:
             seen = self.features.vector(flat(rollout.observations), previous_of(rollout))
             self._moments.update(seen[rollout.valid.reshape(-1)])
-        if isinstance(self._view, StateView):
+        if isinstance(self._view, StateInputs):
             self._view.saw(rollout)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
         moments = {name: moments.state() for name, moments in self._normalizers()}
-        return {"parameters": self._networks.optimizer.weights(), **moments, **self._own_weights()}
+        return {"parameters": self._networks.optimizer.weights(), **moments, **self._custom_weights()}
 
     def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
         of_states = None if self._view is None else self._view.moments
@@ -551,7 +462,7 @@ class OnPolicy(Learner):
         for name, moments in self._normalizers():
             if name in weights:
                 moments.load(weights[name])
-        self._load_own_weights(weights)
+        self._load_custom_weights(weights)
         self._policy = None
 
     def state(self) -> dict[str, Any]:

@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import LagCorrection, OnPolicy, OnPolicyConfig, explained_variance
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch, approximate_kl, as_numpy, standardized
+from multiverse.algorithms.on_policy import OnPolicy, explained_variance
+from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs, approximate_kl, as_numpy, standardized
 from multiverse.rollouts.rollout import Rollout
 
 Schedule = Literal["constant", "linear"]

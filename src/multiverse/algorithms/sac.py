@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
 from multiverse.core.errors import InvalidRequest
+from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import HALF_LOG_TAU
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import LOG_STD_RANGE, Head, bounded_head
 
 

@@ -17,12 +17,14 @@ from gymnasium import spaces
 
 from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.inputs import inputs
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig, explained_variance
+from multiverse.algorithms.on_policy import OnPolicy, explained_variance
 from multiverse.algorithms.ppo import PPO, PPOConfig
+from multiverse.algorithms.settings import OnPolicyConfig
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Leaves, Policy
 from multiverse.core.views import Array
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch, as_numpy
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs, as_numpy
 from multiverse.learning.threads import torch_for
 from multiverse.policies.heads import DiscreteHead, gumbel, head_for
 from multiverse.policies.team_policy import TeamPolicy
@@ -122,11 +124,11 @@ class TAAC(PPO):
             raise InvalidRequest("taac's critic has one output: outputs() and values_from() cannot be overridden")
         torch_for(self.title())
         self._loss = self.loss
-        from multiverse.networks.attention import TeamShape
+        from multiverse.networks.attention import TeamSpec
         from multiverse.networks.team_actor_critic import TeamActorCritic
 
         sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
-        shape = TeamShape(self.features.size, int(self.action_space.n), **sizes)  # type: ignore[attr-defined]
+        shape = TeamSpec(self.features.size, int(self.action_space.n), **sizes)  # type: ignore[attr-defined]
         return TeamActorCritic(shape, self.optimizer, seed, device, self._auxiliary_parameters)
 
     def _new_policy(self) -> Policy:

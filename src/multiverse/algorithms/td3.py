@@ -11,8 +11,10 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, bounded_head
 
 

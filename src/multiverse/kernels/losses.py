@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.learning.loss import Outputs, RolloutBatch
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Outputs
 
 
 class LossGradient(NamedTuple):
     """The gradient of a loss by what the networks return."""
 
-    by_log_prob: Array  # [rows]
-    by_entropy: float  # the same for every row
-    by_value: Array  # [rows]
+    grad_log_prob: Array  # [rows]
+    grad_entropy: float  # the same for every row
+    grad_value: Array  # [rows]
     metrics: Mapping[str, Any] | None  # None if they were not asked for
 
 
@@ -30,15 +31,15 @@ def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
     ratios = np.exp(log_ratios)
     # A row counts until its ratio has gone as far as it may in the direction in which its advantage pulls.
     counts = np.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
-    by_log_prob = ratios * advantages * counts / -count
+    grad_log_prob = ratios * advantages * counts / -count
 
     errors = out.values - batch.returns
-    by_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
+    grad_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
     if config.value_clip_range is not None:
         limit, moved = config.value_clip_range, out.values - batch.values
         clipped = batch.values + np.clip(moved, -limit, limit) - batch.returns
         # Likewise until its value has gone as far as it may, if that was towards its return.
-        by_value = by_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
+        grad_value = grad_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
         value_losses = np.maximum(value_losses, clipped * clipped)
 
     metrics = None
@@ -48,7 +49,7 @@ def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
         kl, clipped_away = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
         means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_away]).mean(-1)
         metrics = dict(zip(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), means))
-    return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
+    return LossGradient(grad_log_prob, -config.entropy_coef / count, grad_value, metrics)
 
 
 def a2c_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics: bool = True) -> LossGradient:
@@ -62,8 +63,8 @@ def a2c_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
         "value_loss": (errors * errors).mean(),
         "entropy": out.entropy.mean(),
     }
-    by_value = errors * (2 * config.value_coef / count)
-    return LossGradient(advantages / -count, -config.entropy_coef / count, by_value, metrics)
+    grad_value = errors * (2 * config.value_coef / count)
+    return LossGradient(advantages / -count, -config.entropy_coef / count, grad_value, metrics)
 
 
 def _standardized(values: Array) -> Array:

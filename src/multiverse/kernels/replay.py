@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, open_logits
-from multiverse.learning.loss import ReplayBatch
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, mask_logits
 
 Metrics = dict[str, Any]
 
@@ -57,10 +57,10 @@ def sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
     sample = squashed_sample(actor.forward(batch.observations), batch.noise[1], algorithm.log_std_range)
     values = critic.forward(batch.observations, sample.actions)[..., 0]
     smaller = np.stack((values[0] <= values[1], values[0] > values[1])) * (values * 0 + 1)
-    by_action = critic.by_vector(smaller[..., None], slice(-size, None))
-    by_mean = (2.0 * alpha * sample.actions - by_action * (1.0 - sample.actions * sample.actions)) / count
-    by_log_std = (by_mean * sample.scaled_noise - alpha / count) * sample.unclipped
-    actor.backward(np.concatenate((by_mean, by_log_std), -1))
+    grad_action = critic.vector_grad(smaller[..., None], slice(-size, None))
+    grad_mean = (2.0 * alpha * sample.actions - grad_action * (1.0 - sample.actions * sample.actions)) / count
+    grad_log_std = (grad_mean * sample.scaled_noise - alpha / count) * sample.unclipped
+    actor.backward(np.concatenate((grad_mean, grad_log_std), -1))
     value, log_prob = np.minimum(*values).mean(), sample.log_probs.mean()
     actor_loss = alpha * log_prob - value
     return {"actor_loss": actor_loss, "entropy_coef": alpha + 0 * value, "entropy": -log_prob, "mean_value": value}
@@ -76,7 +76,7 @@ def sac_temperature_gradient(algorithm: Any, batch: ReplayBatch, entropy: Any) -
 def discrete_sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
     """Of `DiscreteSAC.critic_loss`."""
     critic, alpha = algorithm.critic, algorithm.entropy_coef
-    log_probs = log_softmax(np, open_logits(np, algorithm.actor.output(batch.next_observations), batch.next_masks))
+    log_probs = log_softmax(np, mask_logits(np, algorithm.actor.output(batch.next_observations), batch.next_masks))
     values = np.minimum(*algorithm.target_critic.output(batch.next_observations))
     target = batch.rewards + batch.discounts * _soft_values(np.exp(log_probs), log_probs, values, alpha)
     batch.kept["values"] = values = critic.forward(batch.observations)
@@ -91,7 +91,7 @@ def discrete_sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
     actor, alpha, values = algorithm.actor, algorithm.entropy_coef, batch.kept.get("values")
     if values is None:
         values = algorithm.critic.output(batch.observations)
-    log_probs = log_softmax(np, open_logits(np, actor.forward(batch.observations), batch.masks))
+    log_probs = log_softmax(np, mask_logits(np, actor.forward(batch.observations), batch.masks))
     probs, values = np.exp(log_probs), np.minimum(*values)
     soft = values - alpha * log_probs
     actor.backward(probs * ((probs * soft).sum(-1)[:, None] - soft) / len(probs))
@@ -133,8 +133,8 @@ def td3_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
     actor, critic = algorithm.actor, algorithm.first_critic
     actions = np.tanh(actor.forward(batch.observations))
     values = critic.forward(batch.observations, actions)
-    by_action = critic.by_vector(values * 0 + 1, slice(-actions.shape[-1], None))
-    actor.backward(by_action * (1.0 - actions * actions) / -len(actions))
+    grad_action = critic.vector_grad(values * 0 + 1, slice(-actions.shape[-1], None))
+    actor.backward(grad_action * (1.0 - actions * actions) / -len(actions))
     return {}
 
 
@@ -142,12 +142,12 @@ def td3_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 def dqn_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
     """Of `DQN.loss`."""
     network = algorithm.values
-    following = open_logits(np, algorithm.target_values.output(batch.next_observations), batch.next_masks)
+    following = mask_logits(np, algorithm.target_values.output(batch.next_observations), batch.next_masks)
     target = batch.rewards + batch.discounts * np.amax(following, -1)
     values = network.forward(batch.observations)
     taken = batch.actions[:, None] == np.arange(values.shape[-1])
     chosen = (values * taken).sum(-1)
     errors = chosen - target
-    by_error = np.clip(errors, -1.0, 1.0)
-    network.backward(by_error[:, None] * taken / len(batch.rewards))
-    return {"loss": (by_error * (errors - 0.5 * by_error)).mean(), "mean_value": chosen.mean()}
+    grad_error = np.clip(errors, -1.0, 1.0)
+    network.backward(grad_error[:, None] * taken / len(batch.rewards))
+    return {"loss": (grad_error * (errors - 0.5 * grad_error)).mean(), "mean_value": chosen.mean()}

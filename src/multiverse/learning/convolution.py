@@ -42,17 +42,17 @@ class Convolution:
         weights.reshape(-1)[self.tied] = kernel
         return weights
 
-    def tie(self, by_weights: Any, by_bias: Any, tied: Any) -> None:
+    def tie(self, grad_weights: Any, grad_bias: Any, tied: Any) -> None:
         """From the gradient by each weight to that by what they have in common, in its place; `tied`: where they are.
 
         Over the root of how often it is there: its norm is that of the filters' gradient, and Adam and RMSprop take
         steps that no scale changes.
         """
-        flat, once = by_weights.reshape(-1), 1 / math.sqrt(self._places)
+        flat, once = grad_weights.reshape(-1), 1 / math.sqrt(self._places)
         kernel = flat[tied].sum(0) * once
         flat[...] = 0
         flat[tied] = kernel
-        bias = by_bias.reshape(self._places, self._filters)
+        bias = grad_bias.reshape(self._places, self._filters)
         bias[...] = bias.sum(0) * once
 
 

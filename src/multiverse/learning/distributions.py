@@ -16,7 +16,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import MASKED_LOGIT
 from multiverse.core.views import Array
-from multiverse.learning.loss import Shape
+from multiverse.learning.network_spec import NetworkSpec
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
@@ -31,7 +31,7 @@ class Distribution(Protocol):
         """[rows] each."""
 
     def gradient(
-        self, output: Array, actions: Array, masks: Array | None, by_log_prob: Array, by_entropy: float
+        self, output: Array, actions: Array, masks: Array | None, grad_log_prob: Array, grad_entropy: float
     ) -> tuple[Array, Array | None]:
         """([rows, outputs] the gradient of a loss by the output, and by `log_std` if it has one), from its gradient by
         each row's log-probability and entropy."""
@@ -46,12 +46,12 @@ class Categorical:
         self.outputs = count
 
     def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
-        return _choice(xp, open_logits(xp, output, masks), actions)
+        return _choice(xp, mask_logits(xp, output, masks), actions)
 
     def gradient(
-        self, output: Array, actions: Array, masks: Array | None, by_log_prob: Array, by_entropy: float
+        self, output: Array, actions: Array, masks: Array | None, grad_log_prob: Array, grad_entropy: float
     ) -> tuple[Array, Array | None]:
-        return _choice_gradient(open_logits(np, output, masks), actions, by_log_prob, by_entropy), None
+        return _choice_gradient(mask_logits(np, output, masks), actions, grad_log_prob, grad_entropy), None
 
 
 class MultiCategorical:
@@ -64,16 +64,16 @@ class MultiCategorical:
         self.outputs, self._parts = ends[-1], [slice(end - count, end) for end, count in zip(ends, counts)]
 
     def log_prob_and_entropy(self, xp: Any, output: Any, actions: Any, masks: Any) -> tuple[Any, Any]:
-        output = open_logits(xp, output, masks)
+        output = mask_logits(xp, output, masks)
         each = [_choice(xp, output[:, part], actions[:, i]) for i, part in enumerate(self._parts)]
         return sum(log_prob for log_prob, _ in each), sum(entropy for _, entropy in each)
 
     def gradient(
-        self, output: Array, actions: Array, masks: Array | None, by_log_prob: Array, by_entropy: float
+        self, output: Array, actions: Array, masks: Array | None, grad_log_prob: Array, grad_entropy: float
     ) -> tuple[Array, Array | None]:
-        output = open_logits(np, output, masks)
+        output = mask_logits(np, output, masks)
         parts = [
-            _choice_gradient(output[:, part], actions[:, i], by_log_prob, by_entropy)
+            _choice_gradient(output[:, part], actions[:, i], grad_log_prob, grad_entropy)
             for i, part in enumerate(self._parts)
         ]
         return np.concatenate(parts, -1), None
@@ -93,11 +93,11 @@ class Bernoulli:
         return log_prob.sum(-1), entropy.sum(-1)
 
     def gradient(
-        self, output: Array, actions: Array, masks: Array | None, by_log_prob: Array, by_entropy: float
+        self, output: Array, actions: Array, masks: Array | None, grad_log_prob: Array, grad_entropy: float
     ) -> tuple[Array, Array | None]:
         share = 1 / (1 + np.exp(-output))
-        found = by_log_prob[:, None] * (actions - share)
-        return (found - by_entropy * output * share * (1 - share) if by_entropy else found), None
+        found = grad_log_prob[:, None] * (actions - share)
+        return (found - grad_entropy * output * share * (1 - share) if grad_entropy else found), None
 
 
 class DiagonalGaussian:
@@ -114,12 +114,12 @@ class DiagonalGaussian:
         return log_prob, log_prob * 0 + (log_std + (0.5 + HALF_LOG_TAU) * self.outputs)
 
     def gradient(
-        self, output: Array, actions: Array, masks: Array | None, by_log_prob: Array, by_entropy: float
+        self, output: Array, actions: Array, masks: Array | None, grad_log_prob: Array, grad_entropy: float
     ) -> tuple[Array, Array | None]:
         inverse = np.exp(-self.log_std)
         apart = (actions - output) * inverse
-        by_log_std = by_log_prob @ (apart * apart - 1.0) + by_entropy * len(output)
-        return by_log_prob[:, None] * apart * inverse, by_log_std
+        grad_log_std = grad_log_prob @ (apart * apart - 1.0) + grad_entropy * len(output)
+        return grad_log_prob[:, None] * apart * inverse, grad_log_std
 
 
 class SquashedGaussian(DiagonalGaussian):
@@ -133,9 +133,9 @@ class SquashedGaussian(DiagonalGaussian):
         return log_prob - squash.sum(-1), entropy
 
 
-def distribution_for(shape: Shape) -> Distribution:
+def distribution_for(spec: NetworkSpec) -> Distribution:
     """Of actions in its space; refused where there is none."""
-    space = shape.action_space
+    space = spec.action_space
     if isinstance(space, spaces.Discrete):
         return Categorical(int(space.n))
     if isinstance(space, spaces.MultiDiscrete):
@@ -143,12 +143,12 @@ def distribution_for(shape: Shape) -> Distribution:
     if isinstance(space, spaces.MultiBinary):
         return Bernoulli(int(np.prod(space.shape)))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        return (SquashedGaussian if shape.squash else DiagonalGaussian)(int(np.prod(space.shape)))
+        return (SquashedGaussian if spec.squash else DiagonalGaussian)(int(np.prod(space.shape)))
     raise InvalidRequest(f"actions can be Discrete, MultiDiscrete, MultiBinary or a Box of floats, not {space}")
 
 
 # -- one choice --------------------------------------------------------------------------------------------------
-def open_logits(xp: Any, output: Any, masks: Any) -> Any:
+def mask_logits(xp: Any, output: Any, masks: Any) -> Any:
     """Those of actions that are not open far below all others."""
     return output if masks is None else xp.where(masks, output, output * 0 + MASKED_LOGIT)
 
@@ -171,13 +171,13 @@ def _choice(xp: Any, logits: Any, actions: Any) -> tuple[Any, Any]:
     return logs[actions, rows], -(xp.exp(logs) * logs).sum(0)
 
 
-def _choice_gradient(logits: Array, actions: Array, by_log_prob: Array, by_entropy: float) -> Array:
+def _choice_gradient(logits: Array, actions: Array, grad_log_prob: Array, grad_entropy: float) -> Array:
     """How the log-probability of what was chosen, and the entropy, change with the logits."""
     logs = _log_shares(np, logits)
     shares = np.exp(logs)
-    found = -by_log_prob * shares
-    found[actions, np.arange(len(actions))] += by_log_prob
-    if by_entropy:
+    found = -grad_log_prob * shares
+    found[actions, np.arange(len(actions))] += grad_log_prob
+    if grad_entropy:
         plain = shares * logs
-        found -= by_entropy * (plain - shares * plain.sum(0))
+        found -= grad_entropy * (plain - shares * plain.sum(0))
     return np.asarray(found.T)

@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 
 from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import Shape, time_scales
+from multiverse.learning.network_spec import NetworkSpec, initial_gate_bias
 
 _ONE_AT_A_TIME = threading.Lock()  # the number of BLAS threads is the process's, and is put back afterwards
 
@@ -50,14 +50,14 @@ def dense_weights(
         yield weights, np.zeros((copies, outward), np.float32)
 
 
-def cell_weights(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
+def cell_weights(rng: np.random.Generator, spec: NetworkSpec, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
     """Return the weights and biases of a recurrent cell, which have these `sizes`: orthogonal, with biases for its time
     scales (`ortho_init`), or uniform, as torch begins."""
-    limit = 1 / np.sqrt(shape.memory_size)
-    if not shape.ortho_init:
+    limit = 1 / np.sqrt(spec.memory_size)
+    if not spec.ortho_init:
         return [rng.uniform(-limit, limit, size) for size in sizes]
     values = [orthogonal(rng, (size[0], size[1])) if len(size) == 2 else np.zeros(size) for size in sizes]
-    gate, bias = time_scales(shape, rng.random(shape.memory_size))
+    gate, bias = initial_gate_bias(spec, rng.random(spec.memory_size))
     values[2][gate] = bias
     return values
 

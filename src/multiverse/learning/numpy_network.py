@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.learning.loss import Shape, Shown, parameters_of
+from multiverse.learning.batches import NetworkInput
+from multiverse.learning.network_spec import NetworkSpec, count_parameters
 from multiverse.learning.numpy_learner import Dense
 from multiverse.learning.optimizers import Adam, Optimizer
 
@@ -30,36 +31,38 @@ class NumpyLayers:
         """Where the network is: it is there."""
         return array
 
-    def output(self, shown: Shown, more: Array | None = None) -> Array:
+    def output(self, shown: NetworkInput, more: Array | None = None) -> Array:
         """To look at; what an earlier `forward` has kept is gone then."""
         return self.forward(shown, more)  # in buffers: new ones would take longer than what is done in them
 
-    def forward(self, shown: Shown, more: Array | None = None) -> Array:
+    def forward(self, shown: NetworkInput, more: Array | None = None) -> Array:
         """As `output`, and what it takes to go back is kept, for one of the two that follow."""
         return self._dense.forward(given(shown, more, self._dense.inputs))
 
-    def backward(self, by_output: Array) -> None:
+    def backward(self, grad_output: Array) -> None:
         """From the gradient by the outputs to that by the parameters, where the optimizer takes it."""
-        self._dense.backward(by_output)
+        self._dense.backward(grad_output)
 
-    def by_vector(self, by_output: Array, columns: slice) -> Array:
+    def vector_grad(self, grad_output: Array, columns: slice) -> Array:
         """[rows, columns] from the gradient by the outputs to that by some columns of what it was given, of all copies
         together."""
-        return self._dense.by_input(by_output, columns)
+        return self._dense.input_grad(grad_output, columns)
 
 
 class NumpyNetwork(NumpyLayers):
     """Layers that learn."""
 
-    def __init__(self, shape: Shape, outputs: int, copies: int, seed: Sequence[int], epsilon: float = 1e-8) -> None:
-        self._widths = (shape.size, *shape.hidden_sizes, outputs)
-        self._activation, count = shape.activation, parameters_of(self._widths) * max(1, copies)
+    def __init__(
+        self, spec: NetworkSpec, outputs: int, copies: int, seed: Sequence[int], epsilon: float = 1e-8
+    ) -> None:
+        self._widths = (spec.size, *spec.hidden_sizes, outputs)
+        self._activation, count = spec.activation, count_parameters(self._widths) * max(1, copies)
         self.optimizer: Optimizer = Adam(np, np.zeros(count, np.float32), epsilon)
         super().__init__(self._over(self.optimizer.parameters, self.optimizer.gradient, copies), copies)
         self._dense.begin(np.random.default_rng(seed), ortho_init=False)
 
     def _over(self, parameters: Array, gradient: Array, copies: int) -> Dense:
-        return Dense(Parts(parameters, gradient, copies), self._widths, self._activation, copies)
+        return Dense(FlatParameters(parameters, gradient, copies), self._widths, self._activation, copies)
 
     def first(self) -> NumpyLayers:
         """The first of the copies alone, with the same parameters."""
@@ -94,28 +97,28 @@ class NumpyParameters:
         return np.exp(self.optimizer.parameters[0])
 
 
-class Following:
+class SoftUpdated:
     """Parameters that follow another network's."""
 
     def __init__(self, optimizer: Optimizer, parameters: Array) -> None:
-        self._followed, self.parameters, self._room = optimizer, parameters, np.empty_like(parameters)
+        self._followed, self.parameters, self._buffer = optimizer, parameters, np.empty_like(parameters)
 
     def follow(self, tau: float) -> None:
         """θ' ← θ' + τ (θ - θ')"""
-        np.subtract(self._followed.parameters, self.parameters, out=self._room)
-        self._room *= np.float32(tau)
-        self.parameters += self._room
+        np.subtract(self._followed.parameters, self.parameters, out=self._buffer)
+        self._buffer *= np.float32(tau)
+        self.parameters += self._buffer
 
 
-class NumpyTarget(NumpyLayers, Following):
+class NumpyTarget(NumpyLayers, SoftUpdated):
     """Layers whose parameters follow another network's."""
 
     def __init__(self, network: NumpyNetwork, parameters: Array, dense: Dense, copies: int) -> None:
         NumpyLayers.__init__(self, dense, copies)
-        Following.__init__(self, network.optimizer, parameters)
+        SoftUpdated.__init__(self, network.optimizer, parameters)
 
 
-def given(shown: Shown, more: Array | None, size: int) -> Array:
+def given(shown: NetworkInput, more: Array | None, size: int) -> Array:
     """[rows, size] what layers take: of sequences the rows that are asked about, as much as those see of each."""
     vector: Array = shown.vector
     if shown.rows is not None:
@@ -123,13 +126,13 @@ def given(shown: Shown, more: Array | None, size: int) -> Array:
     return vector if more is None else np.concatenate((vector, more), -1)
 
 
-class Parts:
+class FlatParameters:
     """Parameters in the order of layers, those of every copy together."""
 
     def __init__(self, parameters: Array, gradient: Array, copies: int) -> None:
         self._flat, self._copies, self._at = (parameters, gradient), copies, 0
 
-    def part(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    def allocate(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         columns = slice(self._at, self._at + int(np.prod(shape)))
         self._at = columns.stop
         if not self._copies:

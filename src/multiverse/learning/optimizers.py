@@ -30,7 +30,7 @@ class Optimizer:
     def __init__(self, xp: Any, parameters: Any, epsilon: float = 1e-5) -> None:
         self._xp, self.parameters, self._epsilon = xp, parameters, epsilon
         self._steps = self._counter(0)
-        self.gradient, self._room = xp.zeros_like(parameters), xp.zeros_like(parameters)
+        self.gradient, self._buffer = xp.zeros_like(parameters), xp.zeros_like(parameters)
         self._moments = [xp.zeros_like(parameters) for _ in self.moments]
 
     @property
@@ -102,7 +102,7 @@ class Adam(Optimizer):
     moments = ("first", "second")
 
     def _descend(self, learning_rate: float, taken: Any) -> None:
-        xp, gradient, room, (first, second) = self._xp, self.gradient, self._room, self._moments
+        xp, gradient, room, (first, second) = self._xp, self.gradient, self._buffer, self._moments
         step = self._steps + 1
         xp.subtract(gradient, first, out=room)
         room *= taken * _new(0.9)
@@ -126,7 +126,7 @@ class RMSprop(Optimizer):
     moments = ("squares",)
 
     def _descend(self, learning_rate: float, taken: Any) -> None:
-        xp, gradient, room, (squares,) = self._xp, self.gradient, self._room, self._moments
+        xp, gradient, room, (squares,) = self._xp, self.gradient, self._buffer, self._moments
         squares *= 1 - taken * _new(0.99)
         xp.multiply(gradient, gradient, out=room)
         room *= _new(0.99)

@@ -26,7 +26,7 @@ def generalized_advantages(
     where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
     nothing flows over an episode's end, and nothing from one slot to another. A row that is not valid ends what was
     before it (which has led to what that row saw) and has no advantage of its own. Rows in which a slot did not act
-    (`acting`, as `over_turns` leaves them) are none of its own, and passed over.
+    (`acting`, as `merge_turns` leaves them) are none of its own, and passed over.
 
     `log_ratios`: of what another policy did, the log of the probability that this one would have done it over that
     policy's; ρ is that ratio, at most 1. That is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1, where R_t is its v_t
@@ -51,7 +51,7 @@ def generalized_advantages(
     return advantages, (advantages if weights is None else weights * advantages) + values
 
 
-def over_turns(
+def merge_turns(
     rewards: Array,
     terminated: Array,
     truncated: Array,

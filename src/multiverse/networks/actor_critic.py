@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.learning.chunks import Along
+from multiverse.learning.batches import TEAM, Packing, RolloutBatch
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
+from multiverse.learning.loss import LossFunction, Outputs, as_numpy
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.optimizers import Optimizer
 from multiverse.networks.modules import (
     Network,
@@ -27,8 +28,8 @@ from multiverse.networks.modules import (
     begin_cell,
     begin_dense,
     first_weights,
-    in_one_tensor,
     layers_of,
+    share_storage,
     trained,
 )
 
@@ -43,7 +44,7 @@ class ActorCritic:
 
     def __init__(
         self,
-        shape: Shape,
+        spec: NetworkSpec,
         optimizer: type[Optimizer],
         seed: int,
         device: str,
@@ -53,30 +54,30 @@ class ActorCritic:
     ) -> None:
         """`auxiliary`: further parameters that are trained with the loss. `values_from`: outputs of the value network
         [rows, critic_outputs] → values [rows]."""
-        self.device, self.distribution = torch.device(device), distribution_for(shape)
+        self.device, self.distribution = torch.device(device), distribution_for(spec)
         self._values_from = values_from
         with first_weights(seed):
-            self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs)
-            shared = self.actor.extract if shape.share_features else None
-            memory = shape.memory if shape.critic_remembers else None
-            judged = replace(shape, size=shape.judged, memory=memory)
+            self.actor = Network(replace(spec, critic_members=1), self.distribution.outputs)
+            shared = self.actor.extract if spec.share_features else None
+            memory = spec.memory if spec.recurrent_critic else None
+            judged = replace(spec, size=spec.critic_inputs, memory=memory)
             self.critic = Network(judged, critic_outputs, shared)
         rng = np.random.default_rng((seed, 3))
         for network in (self.actor, self.critic):
             if network.cell is not None:
-                begin_cell(rng, network.cell, shape)
+                begin_cell(rng, network.cell, spec)
         for network, last_gain in ((self.actor, 0.01), (self.critic, 1.0)):
-            begin_dense(rng, [network.dense], last_gain, ortho_init=shape.ortho_init, convolution=shape.convolution)
+            begin_dense(rng, [network.dense], last_gain, ortho_init=spec.ortho_init, convolution=spec.convolution)
             network.to(self.device)
-        self._shares_features = shape.share_features
+        self._shares_features = spec.share_features
         std: list[nn.Parameter] = []
-        if isinstance(shape.action_space, spaces.Box):
-            first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
+        if isinstance(spec.action_space, spaces.Box):
+            first = torch.full((self.distribution.outputs,), spec.log_std_init, device=self.device)
             self.distribution.log_std = nn.Parameter(first)
             std = [self.distribution.log_std]
         self.parameters = list(dict.fromkeys([*trained(self.actor), *std, *trained(self.critic), *auxiliary]))
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
-        in_one_tensor(self.parameters, self.optimizer)
+        share_storage(self.parameters, self.optimizer)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -97,7 +98,7 @@ class ActorCritic:
                 pieces.append(as_numpy(self._values(output)))
         return np.concatenate(pieces)
 
-    def values_along(self, vector: Any, images: Sequence[Any], along: Along) -> tuple[Array, Array]:
+    def recurrent_values(self, vector: Any, images: Sequence[Any], along: Packing) -> tuple[Array, Array]:
         """([rows] of networks that remember, [chunks, cells, parts, size] what they do after each chunk)."""
         memory, after = self.put(along.memory), []
         with torch.no_grad():
@@ -126,8 +127,8 @@ class ActorCritic:
         """[rows] of the actions in the batch."""
         pieces = []
         with torch.no_grad():
-            if batch.along is not None:
-                seen, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.along
+            if batch.packing is not None:
+                seen, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.packing
                 output = self.actor.dense(self.actor.remember(seen, counts, memory[:, 0])[0])
                 return self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)[0]
             for rows in _pieces(len(batch)):
@@ -137,13 +138,13 @@ class ActorCritic:
         return torch.cat(pieces)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
+    def gradient(self, batch: RolloutBatch, loss: LossFunction, with_metrics: bool = True) -> dict[str, Tensor]:
         """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss."""
         features = to_actor = to_critic = self.actor.features(batch.vector, batch.images)
         if not self._shares_features or TEAM in batch.columns:
             to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
-        if batch.along is not None:
-            counts, memory = batch.along
+        if batch.packing is not None:
+            counts, memory = batch.packing
             to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
             if self.critic.cell is not None:
                 to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.learning.loss import parameters_of
+from multiverse.learning.network_spec import count_parameters
 from multiverse.networks.extractors import orthogonal
 
 SMALLEST = 1e-8
@@ -25,7 +25,7 @@ ATTENDED_GAIN = 0.1
 
 
 @dataclass(frozen=True)
-class TeamShape:
+class TeamSpec:
     """What the networks see of an agent, say of it, and look like."""
 
     size: int  # features of one agent
@@ -43,7 +43,7 @@ class TeamShape:
                 f"embedding_size={self.embedding_size} cannot be shared by num_heads={self.num_heads}: a multiple of it"
             )
         widths = self.size + self.num_actions, self.embedding_size, 3 * self.embedding_size
-        _ = parameters_of(widths), parameters_of((2 * self.embedding_size, self.hidden_size, self.num_actions))
+        _ = count_parameters(widths), count_parameters((2 * self.embedding_size, self.hidden_size, self.num_actions))
 
 
 # -- networks ----------------------------------------------------------------------------------------------------
@@ -54,11 +54,11 @@ class TeamActor(nn.Module):
     not know yet whom to look at hears of itself only as one of N, and all do the same. At first it is little, so that
     what all hear alike does not drown what each sees itself."""
 
-    def __init__(self, shape: TeamShape) -> None:
+    def __init__(self, spec: TeamSpec) -> None:
         super().__init__()
-        self.embed = _embedding(shape.size, shape.embedding_size)
-        self.attend = TeamAttention(shape.embedding_size, shape.num_heads, ATTENDED_GAIN)
-        self.head = _head(shape.embedding_size, shape.hidden_size, shape.num_actions, 0.01)
+        self.embed = _embedding(spec.size, spec.embedding_size)
+        self.attend = TeamAttention(spec.embedding_size, spec.num_heads, ATTENDED_GAIN)
+        self.head = _head(spec.embedding_size, spec.hidden_size, spec.num_actions, 0.01)
 
     def forward(self, observations: Tensor, present: Tensor | None = None) -> tuple[Tensor, Tensor]:
         own = self.embed(observations)
@@ -69,12 +69,12 @@ class TeamActor(nn.Module):
 class TeamCritic(nn.Module):
     """Q_i(o, a) of every agent, from everybody's observations and actions."""
 
-    def __init__(self, shape: TeamShape) -> None:
+    def __init__(self, spec: TeamSpec) -> None:
         super().__init__()
-        self._num_actions = shape.num_actions
-        self.embed = _embedding(shape.size + shape.num_actions, shape.embedding_size)
-        self.attend = TeamAttention(shape.embedding_size, shape.num_heads)
-        self.head = _head(2 * shape.embedding_size, shape.hidden_size, 1, 1.0)
+        self._num_actions = spec.num_actions
+        self.embed = _embedding(spec.size + spec.num_actions, spec.embedding_size)
+        self.attend = TeamAttention(spec.embedding_size, spec.num_heads)
+        self.head = _head(2 * spec.embedding_size, spec.hidden_size, 1, 1.0)
 
     def forward(self, observations: Tensor, actions: Tensor, present: Tensor | None = None) -> Tensor:
         """[B, N] Q_i of the actions taken, [B, N] integers."""

@@ -23,8 +23,7 @@ from torch.nn.parameter import UninitializedParameter
 from multiverse.core.errors import InvalidRequest, in_a_line
 from multiverse.core.layout import leaves
 from multiverse.learning.convolution import channels_last
-from multiverse.learning.loss import parameters_of
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.network_spec import CustomNetwork, count_parameters
 
 log = logging.getLogger("multiverse")
 
@@ -45,7 +44,7 @@ class MLP(nn.Module):
     def __init__(self, observation_space: spaces.Space[Any], hidden_sizes: Sequence[int] = (64,)) -> None:
         super().__init__()
         widths = [sum(spaces.flatdim(leaf.space) for leaf in leaves(observation_space)), *hidden_sizes]
-        _ = parameters_of(widths)  # refused if they are too many
+        _ = count_parameters(widths)  # refused if they are too many
         layers: list[nn.Module] = []
         for inward, outward in itertools.pairwise(widths):
             layers += [orthogonal(nn.Linear(inward, outward), math.sqrt(2)), nn.ReLU()]
@@ -117,7 +116,7 @@ def _tensors(observations: Any) -> list[Tensor]:
 
 
 # -- of the user -------------------------------------------------------------------------------------------------
-def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
+def build_network(choice: CustomNetwork) -> tuple[nn.Module, int]:
     """(the network, how many features it computes), tried on two observations of zeros; refused if it does not fit."""
     space = choice.layout.space
     module = _called(choice, f" cannot be made for {space}", choice.make, space)
@@ -131,7 +130,7 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
     observation, tried = choice.layout.observation(vector, images), f": forward() failed for observations of {space}"
     features, size = _called(choice, tried, module, observation), getattr(module, "features_dim", None)
     forward = f"network={choice.name}: forward() returned"
-    check_features(choice.name, features, ROWS_TRIED)
+    validate_features(choice.name, features, ROWS_TRIED)
     if not features.is_floating_point():
         raise InvalidRequest(f"{forward} {features.dtype}: expected floats")
     if size is not None and size != features.shape[1]:
@@ -161,7 +160,7 @@ def made_network(choice: NetworkChoice) -> tuple[nn.Module, int]:
     return module, features.shape[1]
 
 
-def check_features(name: str, features: Any, rows: int) -> None:
+def validate_features(name: str, features: Any, rows: int) -> None:
     """Refuse what is not [rows, features_dim]. `name`: of the network."""
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != rows or not features.shape[1]:
         found = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
@@ -171,7 +170,7 @@ def check_features(name: str, features: Any, rows: int) -> None:
         )
 
 
-def _called(choice: NetworkChoice, what: str, function: Any, *arguments: Any) -> Any:
+def _called(choice: CustomNetwork, what: str, function: Any, *arguments: Any) -> Any:
     """The result of the user's code; an error says what failed, and in which line of theirs."""
     try:
         return function(*arguments)

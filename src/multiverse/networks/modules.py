@@ -18,11 +18,11 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.initial_weights import cell_weights, dense_weights
-from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.loss import Loss, as_numpy
+from multiverse.learning.network_spec import CustomNetwork, NetworkSpec, count_parameters
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
-from multiverse.networks.extractors import NatureCNN, check_features, made_network
+from multiverse.networks.extractors import NatureCNN, build_network, validate_features
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
 _ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
@@ -43,7 +43,7 @@ def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
         yield
 
 
-def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+def share_storage(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
     """The modules go on using their parameters, and their gradients, where the optimizer has them."""
     start = 0
     for one in parameters:
@@ -97,7 +97,7 @@ def trained_parameters(modules: Mapping[str, nn.Module]) -> list[str]:
     return [
         f"{key} of shape {tuple(one.shape)}"
         for module in modules.values()
-        for part in _of_the_user(module)
+        for part in _custom_parts(module)
         for key, one in part.named_parameters()
         if one.requires_grad
     ]
@@ -119,7 +119,7 @@ def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None
     alone."""
     drawn = int(np.random.SeedSequence(seed).generate_state(1)[0])
     on_gpu = torch.cuda.is_initialized()
-    own = dict.fromkeys(part for module in modules for part in _of_the_user(module))
+    own = dict.fromkeys(part for module in modules for part in _custom_parts(module))
     with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
         # Not torch.manual_seed, which formats a traceback where no GPU is in use.
         torch.default_generator.manual_seed(drawn)  # guard: dropout-follows-the-seed-of-the-run
@@ -134,9 +134,9 @@ def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None
                 module.eval()  # guard: networks-act-in-evaluation-mode
 
 
-def _of_the_user(module: nn.Module) -> list[nn.Module]:
+def _custom_parts(module: nn.Module) -> list[nn.Module]:
     """The parts of a network that the user wrote; the whole module if it is not a network of ours."""
-    return [part.inner for part in module.modules() if isinstance(part, OwnFeatures)] or [module]
+    return [part.inner for part in module.modules() if isinstance(part, CustomExtractor)] or [module]
 
 
 def check_aliasing(parameters: Sequence[nn.Parameter], optimizer: Optimizer, name: str) -> None:
@@ -185,8 +185,8 @@ def backward(
             "number, such as a mean over the rows"
         )
     if first:
-        by_each = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
-        if all(one is None for one in by_each):
+        grad_each = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+        if all(one is None for one in grad_each):
             raise InvalidRequest(
                 f"{name}() returned a total that depends on no parameter of the network that it trains: compute it "
                 "from outputs of this network, without detach() or no_grad()"
@@ -254,17 +254,17 @@ class Network(nn.Module):
     `begin_cell` and `begin_dense` to set the first weights of its cell and of its dense layers.
     """
 
-    def __init__(self, shape: Shape, outputs: int, shared: Any = None) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, shared: Any = None) -> None:
         super().__init__()
-        self.extract = extractor_for(shape, shared)
+        self.extract = extractor_for(spec, shared)
         seen = self.extract.size
-        widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
-        _ = parameters_of(widths)  # refused if they are too many
-        self.cell = None if shape.memory is None else cell_for(shape, seen)
-        self.dense = dense(widths, shape.activation)
-        self._convolution = shape.convolution
-        if shape.convolution is not None:
-            self.register_buffer("tied", torch.from_numpy(shape.convolution.tied), persistent=False)
+        widths = [seen if spec.memory is None else spec.memory_size, *spec.hidden, outputs]
+        _ = count_parameters(widths)  # refused if they are too many
+        self.cell = None if spec.memory is None else cell_for(spec, seen)
+        self.dense = dense(widths, spec.activation)
+        self._convolution = spec.convolution
+        if spec.convolution is not None:
+            self.register_buffer("tied", torch.from_numpy(spec.convolution.tied), persistent=False)
 
     def tie(self) -> None:
         """Of a first layer that is a convolution, the gradients of what is the same are one."""
@@ -283,7 +283,7 @@ class Network(nn.Module):
 
     def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
         """([rows, size] hidden states along chunks of rows, [chunks, parts, size] what is remembered after each);
-        `memory`: before each. See `Along`."""
+        `memory`: before each. See `Packing`."""
         assert self.cell is not None
         return along(self.cell, seen, counts, memory)
 
@@ -296,21 +296,21 @@ def along(cell: nn.Module, seen: Tensor, counts: Sequence[int], memory: Tensor) 
     return hidden.data, torch.stack([part[0] for part in (last if isinstance(last, tuple) else (last,))], dim=1)
 
 
-def extractor_for(shape: Shape, shared: Any = None) -> Convolutions | OwnFeatures:
+def extractor_for(spec: NetworkSpec, shared: Any = None) -> ImageExtractor | CustomExtractor:
     """Return the module from a vector and images to features; `shared`: one whose layers it uses too."""
-    return Convolutions(shape, shared) if shape.network is None else OwnFeatures(shape, shape.network, shared)
+    return ImageExtractor(spec, shared) if spec.network is None else CustomExtractor(spec, spec.network, shared)
 
 
-class Convolutions(nn.Module):
+class ImageExtractor(nn.Module):
     """(vector [rows, size], images) → [rows, features]: the vector, and what convolutions make of each image."""
 
-    def __init__(self, shape: Shape, shared: Convolutions | None = None) -> None:
+    def __init__(self, spec: NetworkSpec, shared: ImageExtractor | None = None) -> None:
         super().__init__()
-        self._channels_last = [image[2] < image[0] for image in shape.images]
-        first = [(one[2], *one[:2]) if last else one for one, last in zip(shape.images, self._channels_last)]
+        self._channels_last = [image[2] < image[0] for image in spec.images]
+        first = [(one[2], *one[:2]) if last else one for one, last in zip(spec.images, self._channels_last)]
         made = (NatureCNN(spaces.Box(0, 255, image)) for image in first)
         self.inner: Any = nn.ModuleList(made) if shared is None else shared.inner
-        self.size: int = shape.size + sum(network.features_dim for network in self.inner)
+        self.size: int = spec.size + sum(network.features_dim for network in self.inner)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         if not self.inner:
@@ -320,37 +320,37 @@ class Convolutions(nn.Module):
         return torch.cat([vector, *(look(image) for look, image in zip(self.inner, first))], dim=-1)
 
 
-class OwnFeatures(nn.Module):
+class CustomExtractor(nn.Module):
     """(vector [rows, size], images) → [rows, features], by a network of the user.
 
     The vector holds the observation, and behind it numbers that the network is not given: they are passed on. That of a
-    critic that sees the whole team holds one such part for each of `shape.critic_members` agents; the same network
+    critic that sees the whole team holds one such part for each of `spec.critic_members` agents; the same network
     looks at each of them, and the features of an agent that is absent (all zeros) are zeros.
     """
 
-    def __init__(self, shape: Shape, choice: NetworkChoice, shared: OwnFeatures | None = None) -> None:
+    def __init__(self, spec: NetworkSpec, choice: CustomNetwork, shared: CustomExtractor | None = None) -> None:
         super().__init__()
         self.inner: nn.Module
         self.features: int
-        self.inner, self.features = made_network(choice) if shared is None else (shared.inner, shared.features)
-        self._name, self._layout, self._members = choice.name, choice.layout, shape.critic_members
-        self._each = shape.size // self._members if self._members > 1 else shape.size
+        self.inner, self.features = build_network(choice) if shared is None else (shared.inner, shared.features)
+        self._name, self._layout, self._members = choice.name, choice.layout, spec.critic_members
+        self._each = spec.size // self._members if self._members > 1 else spec.size
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         rows = vector.reshape(len(vector) * self._members, self._each)
         features = self.inner(self._layout.observation(rows, images))
-        check_features(self._name, features, len(rows))
+        validate_features(self._name, features, len(rows))
         found = torch.cat([features, rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
             found = found * (rows != 0).any(-1, keepdim=True)
         return found.reshape(len(vector), self.size)
 
 
-def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
-    kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
-    _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
-    return kind(seen, shape.memory_size)
+def cell_for(spec: NetworkSpec, seen: int) -> nn.LSTM | nn.GRU:
+    kind, gates = (nn.LSTM, 4) if spec.memory == "lstm" else (nn.GRU, 3)
+    _ = count_parameters([seen + spec.memory_size + 1, gates * spec.memory_size])
+    return kind(seen, spec.memory_size)
 
 
 def dense(widths: Sequence[int], activation: str) -> nn.Sequential:
@@ -378,9 +378,9 @@ def begin_dense(
             _set(layer, [weights, bias])
 
 
-def begin_cell(rng: np.random.Generator, cell: nn.Module, shape: Shape) -> None:
+def begin_cell(rng: np.random.Generator, cell: nn.Module, spec: NetworkSpec) -> None:
     """Set the first weights of a recurrent cell: those that the numpy networks have."""
-    _set(cell, cell_weights(rng, shape, [tuple(one.shape) for one in cell.parameters()]))
+    _set(cell, cell_weights(rng, spec, [tuple(one.shape) for one in cell.parameters()]))
 
 
 def _set(module: nn.Module, values: Iterable[Array]) -> None:

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from multiverse.core.policy import MASKED_LOGIT
 from multiverse.core.views import Array
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.distributions import Categorical
-from multiverse.learning.loss import LossOf, Outputs, RolloutBatch, as_numpy
+from multiverse.learning.loss import LossFunction, Outputs, as_numpy
 from multiverse.learning.optimizers import Optimizer
-from multiverse.networks.attention import TeamActor, TeamCritic, TeamShape, counterfactual_baseline
-from multiverse.networks.modules import backward, first_weights, in_one_tensor
+from multiverse.networks.attention import TeamActor, TeamCritic, TeamSpec, counterfactual_baseline
+from multiverse.networks.modules import backward, first_weights, share_storage
 
 PIECE_TEAMS = 512
 """Of a whole rollout, so many teams go through the networks at once."""
@@ -32,19 +33,19 @@ class TeamActorCritic:
 
     def __init__(
         self,
-        shape: TeamShape,
+        spec: TeamSpec,
         optimizer: type[Optimizer],
         seed: int,
         device: str,
         auxiliary: Iterable[nn.Parameter] = (),
     ) -> None:
         """`auxiliary`: further parameters that are trained with the loss."""
-        self.device, self.distribution = torch.device(device), Categorical(shape.num_actions)
+        self.device, self.distribution = torch.device(device), Categorical(spec.num_actions)
         with first_weights(seed):
-            self.actor, self.critic = TeamActor(shape).to(self.device), TeamCritic(shape).to(self.device)
+            self.actor, self.critic = TeamActor(spec).to(self.device), TeamCritic(spec).to(self.device)
         self.parameters = [*self.actor.parameters(), *self.critic.parameters(), *auxiliary]
         self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
-        in_one_tensor(self.parameters, self.optimizer)
+        share_storage(self.parameters, self.optimizer)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -91,7 +92,7 @@ class TeamActorCritic:
         return logits if masks is None else logits.masked_fill(~masks, MASKED_LOGIT)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
+    def gradient(self, batch: RolloutBatch, loss: LossFunction, with_metrics: bool = True) -> dict[str, Tensor]:
         """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss.
 
         The loss is given flat rows of agents that are learned from, and beside them the `embeddings` of whole teams,

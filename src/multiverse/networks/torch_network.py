@@ -18,13 +18,15 @@ from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
+from multiverse.learning.batches import NetworkInput
+from multiverse.learning.loss import Loss, as_numpy
+from multiverse.learning.network_spec import NetworkSpec, count_parameters
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 from multiverse.networks.extractors import copied
 from multiverse.networks.modules import (
+    CustomExtractor,
     Network,
-    OwnFeatures,
     along,
     backward,
     begin_cell,
@@ -34,30 +36,30 @@ from multiverse.networks.modules import (
     first_weights,
     fixed_names,
     fixed_tensors,
-    in_one_tensor,
     layers_of,
     load_fixed_tensors,
+    share_storage,
     trained,
 )
 
 
-class Stacked(nn.Module):
+class NetworkStack(nn.Module):
     """One network [rows, outputs], or several alike side by side [copies, rows, outputs], which share a network of the
     user but not their convolutions."""
 
-    def __init__(self, shape: Shape, outputs: int, copies: int) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, copies: int) -> None:
         super().__init__()
         self.flat = torch.empty(0)
-        first = Network(shape, outputs)
-        self._shares = shape.network is not None
-        others = [Network(shape, outputs, first.extract if self._shares else None) for _ in range(1, copies)]
-        self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, shape.size
+        first = Network(spec, outputs)
+        self._shares = spec.network is not None
+        others = [Network(spec, outputs, first.extract if self._shares else None) for _ in range(1, copies)]
+        self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, spec.size
 
     def begin(self, rng: np.random.Generator) -> None:
         """Set the first weights of the dense layers, in the order of `NumpyNetwork`."""
         begin_dense(rng, [network.dense for network in self.networks], ortho_init=False)
 
-    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
+    def forward(self, shown: NetworkInput, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
         given = self._given(shown, more)
         if first or not self.copies:
@@ -67,11 +69,11 @@ class Stacked(nn.Module):
             return torch.stack([network.dense(features) for network in self.networks])
         return torch.stack([network(given, shown.images) for network in self.networks])
 
-    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+    def features(self, shown: NetworkInput, more: Tensor | None = None) -> Tensor:
         """[rows, features] that the dense layers of the first of the copies are given."""
         return self.networks[0].features(self._given(shown, more), shown.images)
 
-    def _given(self, shown: Shown, more: Tensor | None) -> Tensor:
+    def _given(self, shown: NetworkInput, more: Tensor | None) -> Tensor:
         vector: Tensor = shown.vector
         if shown.rows is not None:  # of sequences: the rows that are asked about, as much as this network sees of each
             vector = vector[shown.rows, : self.size - (0 if more is None else more.shape[-1])]
@@ -83,45 +85,43 @@ class Stacked(nn.Module):
         return self.networks[0]
 
 
-class Recurrent(nn.Module):
+class RecurrentStack(nn.Module):
     """Embeddings, a recurrent cell and a shortcut, which copies of the dense layers share (see `RecurrentNetwork`). A
     network of the user takes the place of the observation's embedding, and its features go along the shortcut.
 
     The cell goes along the sequences of a batch once for as long as neither they nor the parameters change.
     """
 
-    def __init__(self, shape: Shape, outputs: int, more: int, copies: int) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, more: int, copies: int) -> None:
         super().__init__()
-        self.columns = [columns for columns, _ in embedded_columns(shape)]
-        widths = [
-            (columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(shape)
-        ]
-        self.observed, self.copies, own = shape.embeddings[0][0], copies, shape.network
-        self.extract = None if own is None else OwnFeatures(replace(shape, size=self.observed), own)
+        self.columns = [columns for columns, _ in embedded_columns(spec)]
+        widths = [(columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(spec)]
+        self.observed, self.copies, own = spec.embeddings[0][0], copies, spec.network
+        self.extract = None if own is None else CustomExtractor(replace(spec, size=self.observed), own)
         if self.extract is not None:
             widths[0] = (self.observed, self.extract.size)
         embedded = [nn.Linear(*width) for width in widths[0 if own is None else 1 :]]
         self.embeddings = nn.ModuleList(embedded)
-        self.cell = cell_for(shape, sum(units for _, units in widths))
+        self.cell = cell_for(spec, sum(units for _, units in widths))
         self.seen = sum(units for _, units in widths)
         shown = self.observed if self.extract is None else self.extract.size
-        self.shortcut = nn.Linear(shown + more, shape.memory_size)
-        sizes = (2 * shape.memory_size, *shape.hidden_sizes, outputs)
-        _ = parameters_of(sizes)  # refused if they are too many
-        self.heads = nn.ModuleList([dense(sizes, shape.activation) for _ in range(max(1, copies))])
+        self.shortcut = nn.Linear(shown + more, spec.memory_size)
+        sizes = (2 * spec.memory_size, *spec.hidden_sizes, outputs)
+        _ = count_parameters(sizes)  # refused if they are too many
+        self.heads = nn.ModuleList([dense(sizes, spec.activation) for _ in range(max(1, copies))])
         self.flat = torch.empty(0)  # all parameters; given by who has them
         self._along: dict[str, Any] = {}  # the sequences it went along last, the parameters' version, hidden states
-        self._shape = shape
+        self._spec = spec
 
     def begin(self, rng: np.random.Generator) -> None:
         """Set the first weights of all but a network of the user, in the order of `RecurrentNetwork`."""
         for layer in self.embeddings:
             begin_dense(rng, [[layer]], ortho_init=False)
-        begin_cell(rng, self.cell, self._shape)
+        begin_cell(rng, self.cell, self._spec)
         begin_dense(rng, [[self.shortcut]], ortho_init=False)
         begin_dense(rng, self.heads, ortho_init=False)
 
-    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
+    def forward(self, shown: NetworkInput, more: Tensor | None = None, first: bool = False) -> Tensor:
         """`first`: of the first of the copies alone."""
         hidden, observed = self._hidden(shown)
         given = self._with_shortcut(hidden[shown.rows], observed[shown.rows], more)
@@ -134,7 +134,7 @@ class Recurrent(nn.Module):
             (hidden, self.shortcut(observed if more is None else torch.cat((observed, more), -1)).relu()), -1
         )
 
-    def _hidden(self, shown: Shown) -> tuple[Tensor, Tensor]:
+    def _hidden(self, shown: NetworkInput) -> tuple[Tensor, Tensor]:
         """[rows, size] hidden states after all rows of all sequences, and [rows, …] what the shortcut is given."""
         version = self.flat._version
         if self._along.get("vector") is not shown.vector or self._along["version"] != version:
@@ -157,7 +157,7 @@ class Recurrent(nn.Module):
 
     # -- acting, one row at a time (as `Network`) ----------------------------------------------------------------
     @property
-    def acting(self) -> Recurrent:
+    def acting(self) -> RecurrentStack:
         """The module that acts, without results kept for a batch."""
         self._along.clear()
         return self
@@ -185,7 +185,7 @@ class TorchNetwork:
 
     def __init__(
         self,
-        shape: Shape,
+        spec: NetworkSpec,
         outputs: int,
         copies: int,
         seed: Sequence[int],
@@ -193,20 +193,22 @@ class TorchNetwork:
         epsilon: float = 1e-8,
         more: int = 0,
     ) -> None:
-        self.device, self._shape, self.remembers = torch.device(device), shape, shape.memory is not None
+        self.device, self._spec, self.remembers = torch.device(device), spec, spec.memory is not None
         with first_weights(seed):
             self.module: Any = (
-                Recurrent(shape, outputs, more, copies) if shape.memory is not None else Stacked(shape, outputs, copies)
+                RecurrentStack(spec, outputs, more, copies)
+                if spec.memory is not None
+                else NetworkStack(spec, outputs, copies)
             )
         self.module.begin(np.random.default_rng(seed))
         self.module.to(self.device)
         self.parameters = trained(self.module)
         flat = torch.cat([one.detach().reshape(-1) for one in self.parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
-        in_one_tensor(self.parameters, self.optimizer)
+        share_storage(self.parameters, self.optimizer)
         self.module.flat = self.optimizer.parameters
 
-    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+    def __call__(self, shown: NetworkInput, more: Tensor | None = None) -> Tensor:
         found: Tensor = self.module(shown, more)
         return found
 
@@ -230,7 +232,7 @@ class TorchNetwork:
         """A network that begins as this one and follows it slowly."""
         return TorchTarget(self)
 
-    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+    def features(self, shown: NetworkInput, more: Tensor | None = None) -> Tensor:
         """[rows, features] of a network of yours or of convolutions, for the same arguments."""
         if self.remembers:
             raise InvalidRequest("features(): a network with a memory has none for single rows; use it without memory")
@@ -254,7 +256,7 @@ class TorchNetwork:
     def embedding(self) -> tuple[Array, Array]:
         """(weights [in, out], bias) of one layer that computes all that is embedded, and then the shortcut."""
         layers = [*self.module.embeddings, self.module.shortcut]
-        return embedding_of(self._shape, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
+        return embedding_of(self._spec, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
 
 
 class TorchTarget:
@@ -270,7 +272,7 @@ class TorchTarget:
         self._module.requires_grad_(False).eval()
         self._module.flat = self.parameters
 
-    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
+    def __call__(self, shown: NetworkInput, more: Tensor | None = None) -> Tensor:
         found: Tensor = self._module(shown, more)
         return found
 
@@ -299,7 +301,7 @@ class TorchParameters:
     def __init__(self, first: Array, device: str, epsilon: float = 1e-8) -> None:
         self.optimizer: Optimizer = Adam(torch, torch.as_tensor(first, device=device).clone(), epsilon)
         self.values = nn.Parameter(torch.empty_like(self.optimizer.parameters))
-        in_one_tensor([self.values], self.optimizer)
+        share_storage([self.values], self.optimizer)
 
     def exp(self) -> Tensor:
         """e to the power of the first of them; no gradient flows through it."""
@@ -321,4 +323,4 @@ class AuxiliaryParameters:
         self.parameters = parameters
         flat = torch.cat([one.detach().reshape(-1) for one in parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
-        in_one_tensor(parameters, self.optimizer)
+        share_storage(parameters, self.optimizer)
