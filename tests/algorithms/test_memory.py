@@ -19,7 +19,7 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.layout import SINGLE_AGENT
-from multiverse.learning.returns import generalized_advantages
+from multiverse.learning.returns import Transitions, generalized_advantages
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import Rollout, RolloutShape
 
@@ -156,9 +156,11 @@ def test_advantages_are_those_of_going_through_it_step_by_step(
         assert (not valid.all()) == bool(lose)
         values, following = slow_values(algorithm, rollout)
         batch = algorithm._batch(rollout)
-        advantages, returns = generalized_advantages(rollout.rewards, values, following, ended, valid, 0.99, 0.95)
+        advantages, returns = generalized_advantages(
+            Transitions(rollout.rewards, values, following, ended, valid), gamma=0.99, gae_lambda=0.95
+        )
         assert batch.packing is not None and len(batch) == valid.sum()
-        rows, _ = algorithm._chunks(rollout).drop_invalid(valid.reshape(-1)).pack()
+        rows, _ = algorithm._batches._chunks(rollout).drop_invalid(valid.reshape(-1)).pack()
         for name, expected in (("values", values), ("advantages", advantages), ("returns", returns)):
             np.testing.assert_allclose(batch[name], expected.reshape(-1)[rows], rtol=1e-4, atol=2e-5)
         actor = Slow(algorithm, 0)
@@ -183,7 +185,7 @@ def test_at_first_nothing_is_likelier_than_it_was(memory: Any, in_torch: bool) -
     with collected(algorithm, Odd) as rollout:
         batch = algorithm._batch(rollout)
         log_probs = np.asarray(algorithm._networks.log_probs(batch))
-        rows, _ = algorithm._chunks(rollout).pack()
+        rows, _ = algorithm._batches._chunks(rollout).pack()
         for k, row in enumerate(rows.tolist()):
             t, s = divmod(row, SLOTS)
             said, _ = algorithm.policy().output(np.asarray(batch.vector)[k : k + 1],  # type: ignore[attr-defined]
@@ -202,7 +204,7 @@ def test_chunks_change_the_gradient_and_not_the_values() -> None:
         algorithm = PPO(config, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
         with collected(algorithm, Odd) as rollout:
             batch = algorithm._batch(rollout)
-            rows, _ = algorithm._chunks(rollout).pack()
+            rows, _ = algorithm._batches._chunks(rollout).pack()
             values = np.empty(len(rows), np.float32)
             values[np.argsort(np.argsort(rows))] = batch["values"]
             algorithm.update([rollout], 0.0)

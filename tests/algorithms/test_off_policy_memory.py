@@ -102,7 +102,7 @@ class Forgetful(nn.Module):
 
 class SlowMemory(Reference):
     def __init__(self, name: str, algorithm: Any) -> None:
-        kind, weights, parts = algorithm.config.memory, algorithm.weights(), algorithm._seen.parts
+        kind, weights, parts = algorithm.config.memory, algorithm.weights(), algorithm._critic_features.parts
         continuous = name in ("sac", "td3")
         outputs = {"sac": 6, "td3": 3, "discrete_sac": 4}.get(name)
         self.config, self.steps, self.actor = algorithm.config, 0, None
@@ -173,7 +173,7 @@ def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> N
     algorithm = made("sac", **MEMORY, sequence_length=length)
     for number in range(3):
         algorithm.replay.add(rollout_of(algorithm, number))
-    batch = algorithm._drawn_sequences()
+    batch = algorithm._draw()
     vector, ends = batch.observations.vector, 0
     for rows in sequences(batch.observations):
         assert len(rows) - 1 <= (length or 100)
@@ -196,7 +196,7 @@ def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner
     algorithm = made(name, **{**MEMORY, "memory": kind, "learner": learner}, learning_starts=0)
     for number in range(3):
         algorithm.update([rollout_of(algorithm, number)], 0.1)
-    batch, policy = algorithm._drawn_sequences(), algorithm.policy()
+    batch, policy = algorithm._draw(), algorithm.policy()
     shown = batch.observations._replace(rows=slice(None))
     network = algorithm._networks[algorithm.acts]
     expected = as_numpy(network(shown) if learner == "torch" else network.output(shown))
@@ -259,7 +259,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: st
 
 def test_what_a_memory_cannot_learn_from_is_refused() -> None:
     images = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-    with pytest.raises(InvalidRequest, match="on the CPU; ppo and a2c do so from images and on a GPU too"):
+    with pytest.raises(InvalidRequest, match="on the CPU and without images; use ppo or a2c for images or a GPU"):
         made("discrete_sac", images, memory="gru")
     with pytest.raises(InvalidRequest, match="dqn has no actor"):
         made("dqn", memory="gru", markov_actor=True)

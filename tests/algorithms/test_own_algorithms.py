@@ -83,7 +83,7 @@ class DDPG(OffPolicy):
         metrics = self.gradient("critic_loss", self.critic, batch) | self.gradient("actor_loss", self.actor, batch)
         taken = self.take_step(self.critic, self.actor)
         for target in self.targets.values():
-            target.follow(self.config.tau)
+            target.soft_update(self.config.tau)
         return taken, metrics
 
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.algorithms import on_policy
-from multiverse.algorithms.inputs import inputs
+from multiverse.algorithms.inputs import network_inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
 from multiverse.learning import batches
@@ -169,7 +169,7 @@ def test_numpy_and_torch_choose_alike() -> None:
     algorithm = made_in_torch(VECTOR, spaces.Discrete(3), config)
     algorithm.update([filled(algorithm, VECTOR)], 0.0)
     policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    vector, _ = inputs(algorithm.features, {(): rows}, algorithm._frozen_moments())
+    vector, _ = network_inputs(algorithm.features, {(): rows}, algorithm._batches.frozen_moments())
     with torch.no_grad():
         logits = algorithm._networks.actor(torch.from_numpy(vector))
     chosen, _ = policy.act(Seen({(): rows}, np.zeros(50, bool)), None, {})

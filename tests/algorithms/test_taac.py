@@ -127,16 +127,21 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
 def test_who_terminates_is_not_seen_by_those_who_are_cut_short_then() -> None:
     algorithm = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 3, 0, agents=3)
     rollout, found = rollout_for(SEEN, 4, 3, algorithm.action), []
+
+    def final_values() -> Any:
+        steps, slots, _ = rollout.ends()
+        return algorithm._batches._final_values(rollout, steps, slots)
+
     rollout.terminated[1, 2] = rollout.truncated[1, 0] = rollout.truncated[1, 1] = True
     rollout.finals[()][1] = np.random.default_rng(0).standard_normal((3, 5))
     for sees in (-1.0, 1.0):
-        algorithm._rng = np.random.default_rng(0)
+        algorithm._batches._rng = np.random.default_rng(0)
         rollout.finals[()][1, 2] = sees
-        found.append(algorithm._final_values(rollout)[2])
+        found.append(final_values())
     np.testing.assert_array_equal(found[0][:2], found[1][:2])
     rollout.terminated[...], rollout.truncated[1] = False, True
-    algorithm._rng = np.random.default_rng(0)
-    assert (algorithm._final_values(rollout)[2][:2] != found[1][:2]).all()  # cut short as well, it is seen
+    algorithm._batches._rng = np.random.default_rng(0)
+    assert (final_values()[:2] != found[1][:2]).all()  # cut short as well, it is seen
 
 
 def test_weights_of_one_team_fit_a_larger_one() -> None:
@@ -162,11 +167,11 @@ def test_what_it_cannot_do_is_refused() -> None:
     with pytest.raises(mv.InvalidRequest, match="images"):
         TAAC(TAACConfig(**SMALL), spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTIONS, 2, 0)
     for wrong, said in (
-        ({"num_heads": 3, "embedding_size": 16}, "a multiple of num_heads=3"),
+        ({"num_heads": 3, "embedding_size": 16}, "not a multiple of num_heads=3"),
         ({"hidden_sizes": (32,)}, "taac's networks have num_heads"),
         ({"squash": True}, "taac's networks have num_heads"),
-        ({"critic": "central"}, "sees the whole team as it is"),
-        ({"value_clip_range": 0.2}, "over another number, a baseline"),
+        ({"critic": "central"}, "always uses the whole team"),
+        ({"value_clip_range": 0.2}, "over a baseline"),
         ({"similarity_cap": 2.0}, "from -1 to 1"),
         ({"weight_decay": -1.0}, "0 or more"),
     ):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from multiverse.algorithms import A2C, DQN, PPO, SAC, Outputs, RolloutBatch
 from multiverse.algorithms.algorithm import OwnNetwork
-from multiverse.algorithms.inputs import inputs, layout_of
+from multiverse.algorithms.inputs import network_inputs, observation_layout
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Path, leaves
 from multiverse.learning.loss import Loss
@@ -80,13 +80,13 @@ def in_leaves(space: spaces.Space[Any], values: list[Any]) -> dict[Path, Any]:
 
 def features_of(space: spaces.Space[Any]) -> tuple[Features, ObservationLayout]:
     features = Features(space, spaces.Discrete(2), small_images=True)
-    return features, layout_of(features, space)
+    return features, observation_layout(features, space)
 
 
 def given(space: spaces.Space[Any], values: list[Any]) -> Any:
     """The observations that a network of the user gets."""
     features, layout = features_of(space)
-    vector, images = inputs(features, in_leaves(space, values), None)
+    vector, images = network_inputs(features, in_leaves(space, values), None)
     return layout.observation(torch.as_tensor(vector), [torch.as_tensor(image) for image in images])
 
 
@@ -176,7 +176,7 @@ def test_normalization_is_split_by_leaf_and_never_of_images() -> None:
     features, layout = features_of(space)
     raw = in_leaves(space, samples(space))
     shift, scale = np.arange(8, dtype=np.float32), np.full(8, 0.5, np.float32)
-    vector, images = inputs(features, raw, (shift, scale))
+    vector, images = network_inputs(features, raw, (shift, scale))
     observation = layout.observation(torch.as_tensor(vector), [torch.as_tensor(one) for one in images])
     assert np.array_equal(observation["a"], (raw["a",] - shift[:4]) * scale[:4])
     assert np.array_equal(observation["c"], ((raw["c",].reshape(ROWS, 4) - shift[4:]) * scale[4:]).reshape(ROWS, 2, 2))

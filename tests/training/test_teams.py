@@ -420,8 +420,8 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
     """Neither of a mate that died before, nor of the next episode's first row, nor normalised zeros."""
     seen, steps = spaces.Box(-9.0, 9.0, (2,)), 3
     ppo = PPO(PPOConfig(critic="central", normalize_observations=True), seen, spaces.Discrete(3), 2, 0, agents=2)
-    assert ppo._moments is not None
-    ppo._moments.update(np.random.default_rng(0).normal(3.0, 1.0, (50, 2)))
+    assert ppo._batches.moments is not None
+    ppo._batches.moments.update(np.random.default_rng(0).normal(3.0, 1.0, (50, 2)))
     shape = RolloutShape("agent", seen, steps, 2, ((), np.int64), 0, True, {}, ((3,), np.float32), 2)
     rollout = shape.rollout(private_fields(shape.fields()))
     assert rollout.acting is not None and rollout.acting_next is not None

@@ -94,7 +94,7 @@ class DQN(OffPolicy):
     def before_learning(self) -> None:
         every = self.config.target_update_interval
         if self._env_steps // every > self._followed_at // every:
-            self.targets["values"].follow(self.config.tau)
+            self.targets["values"].soft_update(self.config.tau)
         self._followed_at = self._env_steps
 
     def loss(self, batch: ReplayBatch) -> Loss:

@@ -117,7 +117,7 @@ class SoftActorCritic(OffPolicy):
         return taken, metrics
 
     def _update_targets(self) -> None:
-        self.target_critic.follow(self.config.tau)
+        self.target_critic.soft_update(self.config.tau)
 
 
 class SAC(SoftActorCritic):

@@ -103,7 +103,7 @@ class OnPolicyConfig(Settings):
         if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
             able = algorithms_that(lambda one: one.has_ratio, "and")
             raise InvalidRequest(
-                f"lag_correction='ratio': only where a ratio is clipped, by {able}; 'vtrace' is for all"
+                f"lag_correction='ratio': needs a loss with a clipped ratio, as in {able}; use 'vtrace' or 'none'"
             )
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")

@@ -96,5 +96,5 @@ class TD3(OffPolicy):
         taken = self.take_step(*learning)
         if due:
             for target in self.targets.values():
-                target.follow(self.config.tau)
+                target.soft_update(self.config.tau)
         return taken, metrics

@@ -14,7 +14,7 @@ from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
 ON_POLICY = "multiverse.algorithms.on_policy.OnPolicy"
-OFF_POLICY = "multiverse.algorithms.off_policy.OffPolicy"
+NETWORKS = "multiverse.algorithms.off_policy_networks.OffPolicyNetworks"
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
 SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
 DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
@@ -24,7 +24,7 @@ OUTPUTS = f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"
 
 def _of_replay(kind: str, loss: str, *parts: str) -> tuple[str, ...]:
     """Names of the loss of an algorithm that learns from replay, of its parts, and of what makes its networks."""
-    return f"{kind}.{loss}", *parts, f"{kind}.make_networks", f"{kind}.outputs", f"{OFF_POLICY}.new_network"
+    return f"{kind}.{loss}", *parts, f"{kind}.make_networks", f"{kind}.outputs", f"{NETWORKS}.new_network"
 
 
 SAMPLED = f"{SAC}.sample_actions", f"{SOFT}.entropy_coef"

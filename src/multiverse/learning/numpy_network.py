@@ -6,6 +6,7 @@ there it goes back to the weights, or to the inputs. `TorchNetwork` is for autog
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ class NumpyLayers:
     """What is shown [rows, size], and `more` numbers of each row → [rows, outputs], or, of several copies, [copies,
     rows, outputs]."""
 
-    xp, remembers = np, False
+    xp, recurrent = np, False
 
     def __init__(self, dense: Dense, copies: int) -> None:
         self._dense, self._copies = dense, copies
@@ -97,15 +98,27 @@ class NumpyParameters:
         return np.exp(self.optimizer.parameters[0])
 
 
-class SoftUpdated:
-    """Parameters that follow another network's."""
+class Target:
+    """Parameters θ' that are updated towards the parameters θ of another network."""
 
-    def __init__(self, optimizer: Optimizer, parameters: Array) -> None:
-        self._followed, self.parameters, self._buffer = optimizer, parameters, np.empty_like(parameters)
+    def soft_update(self, tau: float) -> None:
+        """θ' ← θ' + τ (θ - θ')"""
+        raise NotImplementedError
 
     def follow(self, tau: float) -> None:
-        """θ' ← θ' + τ (θ - θ')"""
-        np.subtract(self._followed.parameters, self.parameters, out=self._buffer)
+        """Deprecated: use `soft_update`."""
+        warnings.warn("follow(tau) is deprecated: use soft_update(tau)", DeprecationWarning, stacklevel=2)
+        self.soft_update(tau)
+
+
+class SoftUpdated(Target):
+    """Parameters in numpy that are updated towards those of an optimizer."""
+
+    def __init__(self, optimizer: Optimizer, parameters: Array) -> None:
+        self._source, self.parameters, self._buffer = optimizer, parameters, np.empty_like(parameters)
+
+    def soft_update(self, tau: float) -> None:
+        np.subtract(self._source.parameters, self.parameters, out=self._buffer)
         self._buffer *= np.float32(tau)
         self.parameters += self._buffer
 

@@ -28,7 +28,7 @@ ZERO = np.float32(0)
 class RecurrentLayers:
     """Rows of sequences, and `more` numbers of each → [rows, outputs], or, of copies, [copies, rows, outputs]."""
 
-    xp, remembers = np, True
+    xp, recurrent = np, True
 
     def __init__(
         self,

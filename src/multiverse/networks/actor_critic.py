@@ -104,7 +104,7 @@ class ActorCritic:
         with torch.no_grad():
             seen = self.put(vector), [self.put(image) for image in images]
             for i, network in enumerate((self.actor, self.critic)):
-                hidden, last = network.remember(self._features(network, *seen), along.counts, memory[:, i])
+                hidden, last = network.recur(self._features(network, *seen), along.counts, memory[:, i])
                 after.append(as_numpy(last))
             return as_numpy(self._values(self.critic.dense(hidden))), np.stack(after, axis=1)
 
@@ -129,7 +129,7 @@ class ActorCritic:
         with torch.no_grad():
             if batch.packing is not None:
                 seen, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.packing
-                output = self.actor.dense(self.actor.remember(seen, counts, memory[:, 0])[0])
+                output = self.actor.dense(self.actor.recur(seen, counts, memory[:, 0])[0])
                 return self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)[0]
             for rows in _pieces(len(batch)):
                 part = batch.take(rows)
@@ -145,9 +145,9 @@ class ActorCritic:
             to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
         if batch.packing is not None:
             counts, memory = batch.packing
-            to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
+            to_actor, _ = self.actor.recur(to_actor, counts, memory[:, 0])
             if self.critic.cell is not None:
-                to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
+                to_critic, _ = self.critic.recur(to_critic, counts, memory[:, 1])
         hidden, judged = self.actor.dense[:-1](to_actor), self.critic.dense(to_critic)
         output = self.actor.dense[-1](hidden)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)

@@ -281,7 +281,7 @@ class Network(nn.Module):
         found: Tensor = self.dense(self.features(vector, images))
         return found
 
-    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+    def recur(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
         """([rows, size] hidden states along chunks of rows, [chunks, parts, size] what is remembered after each);
         `memory`: before each. See `Packing`."""
         assert self.cell is not None

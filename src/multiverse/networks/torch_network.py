@@ -21,6 +21,7 @@ from multiverse.core.views import Array
 from multiverse.learning.batches import NetworkInput
 from multiverse.learning.loss import Loss, as_numpy
 from multiverse.learning.network_spec import NetworkSpec, count_parameters
+from multiverse.learning.numpy_network import Target
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 from multiverse.networks.extractors import copied
@@ -171,7 +172,7 @@ class RecurrentStack(nn.Module):
         """Return the input of the cell, and behind it that of the shortcut."""
         return torch.cat(self._embedded(vector), -1)
 
-    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+    def recur(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
         """As of `Network`."""
         hidden, after = along(self.cell, seen[:, : self.seen], counts, memory)
         return self._with_shortcut(hidden, seen[:, self.seen :], None), after
@@ -193,7 +194,7 @@ class TorchNetwork:
         epsilon: float = 1e-8,
         more: int = 0,
     ) -> None:
-        self.device, self._spec, self.remembers = torch.device(device), spec, spec.memory is not None
+        self.device, self._spec, self.recurrent = torch.device(device), spec, spec.memory is not None
         with first_weights(seed):
             self.module: Any = (
                 RecurrentStack(spec, outputs, more, copies)
@@ -234,7 +235,7 @@ class TorchNetwork:
 
     def features(self, shown: NetworkInput, more: Tensor | None = None) -> Tensor:
         """[rows, features] of a network of yours or of convolutions, for the same arguments."""
-        if self.remembers:
+        if self.recurrent:
             raise InvalidRequest("features(): a network with a memory has none for single rows; use it without memory")
         found: Tensor = self.module.features(shown, more)
         return found
@@ -247,7 +248,7 @@ class TorchNetwork:
 
     def layers(self) -> list[tuple[Array, Array]]:
         """(weights [in, out], bias) of the dense layers, copies."""
-        return layers_of(self.module.heads[0] if self.remembers else self.module.networks[0].dense)
+        return layers_of(self.module.heads[0] if self.recurrent else self.module.networks[0].dense)
 
     def cell(self) -> list[Array]:
         """The weights of the recurrent cell, copies."""
@@ -259,13 +260,13 @@ class TorchNetwork:
         return embedding_of(self._spec, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
 
 
-class TorchTarget:
+class TorchTarget(Target):
     """A module whose parameters follow another network's."""
 
     def __init__(self, network: TorchNetwork) -> None:
         self._module = copied(network.module)
         self._modules, self._fixed = ({"target": self._module}, {"target": network.module}), fixed_names(network.module)
-        self._followed, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
+        self._source, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
         for one in trained(self._module):
             one.data = self.parameters[start : start + one.numel()].view_as(one)
             start += one.numel()
@@ -276,9 +277,9 @@ class TorchTarget:
         found: Tensor = self._module(shown, more)
         return found
 
-    def follow(self, tau: float) -> None:
+    def soft_update(self, tau: float) -> None:
         """θ' ← θ' + τ (θ - θ'); frozen parameters and buffers are copied."""
-        self.parameters.lerp_(self._followed.parameters, tau)
+        self.parameters.lerp_(self._source.parameters, tau)
         if self._fixed:
             mine, theirs = (one["target"].state_dict() for one in self._modules)
             for name in self._fixed:
