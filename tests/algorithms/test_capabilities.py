@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
         {"asynchronous": True},
         {"whole_episodes": True},
         ON_POLICY,
-        "asynchronous: does not go together with whole_episodes",
+        "asynchronous: cannot be used with whole_episodes",
     ),
     "a central critic of one agent": (
         {"kind": "single", "env": "maze"},
@@ -335,11 +335,11 @@ def test_cautions_name_runs_that_learn_nothing() -> None:
         return found
 
     assert cautions("sac", 100, learning_starts=100) == [
-        "learning_starts=100 and env_steps=100: nothing is learned in this run"
+        "learning_starts=100 and env_steps=100: the run ends before it learns"
     ]
     assert (
         "no gradient step is due in the 100 env steps"
         in cautions("sac", 200, learning_starts=100, updates_per_step=0.001)[0]
     )
     assert cautions("sac", 200, learning_starts=100) == cautions("ppo", 200) == []
-    assert "taac learns here as for a team of one; ppo is simpler" in cautions("taac", 200)[0]
+    assert "taac trains a team of one agent; ppo is simpler" in cautions("taac", 200)[0]

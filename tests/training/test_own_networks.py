@@ -309,7 +309,7 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
             "whole_episodes needs a policy that acts in the workers.* network of your own",
         ),
         ({"asynchronous": True, "executor": "process"}, "asynchronous needs a policy .* network of your own"),
-        ({"filters": 4}, "filters=4: network=Wide takes the place of the first layers; use one of the two"),
+        ({"filters": 4}, "filters=4: network=Wide replaces the first layers; use one of the two"),
         ({"learner": "numpy"}, "learner='numpy' cannot be used with network=Wide, which needs torch"),
         ({"opponents": 2, "env": SPREAD}, "network=Wide cannot be .it acts in torch, not in workers.: leave opponents"),
         ({"network": None, "network_kwargs": {"a": 1}}, "no network is given that takes them"),

@@ -13,23 +13,23 @@ from multiverse.learning.loss import Outputs
 
 
 class LossGradient(NamedTuple):
-    """The gradient of a loss by what the networks return."""
+    """Gradient of a loss by the outputs of the networks."""
 
-    grad_log_prob: Array  # [rows]
-    grad_entropy: float  # the same for every row
-    grad_value: Array  # [rows]
-    metrics: Mapping[str, Any] | None  # None if they were not asked for
+    log_prob: Array  # [rows]
+    entropy: float  # the same for every row
+    value: Array  # [rows]
+    metrics: Mapping[str, Any] | None  # None unless `with_metrics`
 
 
 def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics: bool = True) -> LossGradient:
-    """Of `PPO.loss`."""
+    """Gradient of `PPO.loss`."""
     config, clip = algorithm.config, algorithm.clip_range
     count, advantages = len(batch), batch.advantages
     if config.normalize_advantages:
         advantages = _standardized(advantages)
     log_ratios = out.log_prob - batch.log_probs
     ratios = np.exp(log_ratios)
-    # A row counts until its ratio has gone as far as it may in the direction in which its advantage pulls.
+    # The gradient of a row is 0 once its ratio is beyond the clip range in the direction of its advantage.
     counts = np.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
     grad_log_prob = ratios * advantages * counts / -count
 
@@ -38,7 +38,7 @@ def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
     if config.value_clip_range is not None:
         limit, moved = config.value_clip_range, out.values - batch.values
         clipped = batch.values + np.clip(moved, -limit, limit) - batch.returns
-        # Likewise until its value has gone as far as it may, if that was towards its return.
+        # Likewise once its value is beyond the clip range, if it moved towards the return.
         grad_value = grad_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
         value_losses = np.maximum(value_losses, clipped * clipped)
 
@@ -46,14 +46,14 @@ def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
     if with_metrics:
         policy_losses = -np.minimum(ratios * advantages, np.clip(ratios, 1 - clip, 1 + clip) * advantages)
         moved = np.expm1(log_ratios)
-        kl, clipped_away = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
-        means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_away]).mean(-1)
+        kl, clipped_rows = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
+        means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_rows]).mean(-1)
         metrics = dict(zip(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), means))
     return LossGradient(grad_log_prob, -config.entropy_coef / count, grad_value, metrics)
 
 
 def a2c_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics: bool = True) -> LossGradient:
-    """Of `A2C.loss`."""
+    """Gradient of `A2C.loss`."""
     config = algorithm.config
     count, advantages, errors = len(batch), batch.advantages, out.values - batch.returns
     if config.normalize_advantages:

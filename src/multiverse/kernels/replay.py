@@ -1,6 +1,6 @@
 """Gradients of the stock losses of SAC, TD3, discrete SAC and DQN, in numpy.
 
-Each puts the gradient where the network's optimizer takes it and returns the metrics of the loss.
+Each writes the gradient into that of the network's optimizer and returns the metrics of the loss.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def squashed_sample(output: Array, noise: Array, log_std_range: tuple[float, flo
     log_std = np.clip(raw, *log_std_range)
     scaled_noise = np.exp(log_std) * noise
     before = mean + scaled_noise
-    squash = 2.0 * (math.log(2.0) - before - np.logaddexp(before * 0, -2.0 * before))  # for large ones too
+    squash = 2.0 * (math.log(2.0) - before - np.logaddexp(before * 0, -2.0 * before))  # stable for large values
     log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_TAU - squash).sum(-1)
     return SquashedSample(np.tanh(before), log_probs, scaled_noise, raw == log_std)
 
 
 def sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `SAC.critic_loss`."""
+    """Gradient of `SAC.critic_loss`."""
     critic, alpha = algorithm.critic, algorithm.entropy_coef
     output = algorithm.actor.output(batch.next_observations)
     following = squashed_sample(output, batch.noise[0], algorithm.log_std_range)
@@ -52,7 +52,7 @@ def sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `SAC.actor_loss`."""
+    """Gradient of `SAC.actor_loss`."""
     actor, critic, alpha, (count, size) = algorithm.actor, algorithm.critic, algorithm.entropy_coef, batch.actions.shape
     sample = squashed_sample(actor.forward(batch.observations), batch.noise[1], algorithm.log_std_range)
     values = critic.forward(batch.observations, sample.actions)[..., 0]
@@ -67,14 +67,14 @@ def sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def sac_temperature_gradient(algorithm: Any, batch: ReplayBatch, entropy: Any) -> Metrics:
-    """Of `SAC.temperature_loss`."""
+    """Gradient of `SAC.temperature_loss`."""
     algorithm.log_temperature.optimizer.gradient[0] = entropy - algorithm.target_entropy(batch)
     return {}
 
 
 # -- discrete SAC ------------------------------------------------------------------------------------------------
 def discrete_sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DiscreteSAC.critic_loss`."""
+    """Gradient of `DiscreteSAC.critic_loss`."""
     critic, alpha = algorithm.critic, algorithm.entropy_coef
     log_probs = log_softmax(np, mask_logits(np, algorithm.actor.output(batch.next_observations), batch.next_masks))
     values = np.minimum(*algorithm.target_critic.output(batch.next_observations))
@@ -87,7 +87,7 @@ def discrete_sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def discrete_sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DiscreteSAC.actor_loss`."""
+    """Gradient of `DiscreteSAC.actor_loss`."""
     actor, alpha, values = algorithm.actor, algorithm.entropy_coef, batch.kept.get("values")
     if values is None:
         values = algorithm.critic.output(batch.observations)
@@ -101,7 +101,7 @@ def discrete_sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def discrete_sac_temperature_gradient(algorithm: Any, batch: ReplayBatch, entropy: Any) -> Metrics:
-    """Of `DiscreteSAC.temperature_loss`."""
+    """Gradient of `DiscreteSAC.temperature_loss`."""
     largest = algorithm.largest_entropy if batch.masks is None else np.log(batch.masks.sum(-1) * 1.0).mean()
     target = algorithm.config.target_entropy_ratio * largest
     algorithm.log_temperature.optimizer.gradient[0] = entropy - target
@@ -115,7 +115,7 @@ def _soft_values(probs: Array, log_probs: Array, values: Array, entropy_coef: An
 
 # -- TD3 ---------------------------------------------------------------------------------------------------------
 def td3_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `TD3.critic_loss`."""
+    """Gradient of `TD3.critic_loss`."""
     config, critic = algorithm.config, algorithm.critic
     limit, proposed = config.target_noise_clip, np.tanh(algorithm.target_actor.output(batch.next_observations))
     noise = np.clip(config.target_policy_noise * batch.noise[0], -limit, limit)
@@ -129,7 +129,7 @@ def td3_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def td3_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `TD3.actor_loss`."""
+    """Gradient of `TD3.actor_loss`."""
     actor, critic = algorithm.actor, algorithm.first_critic
     actions = np.tanh(actor.forward(batch.observations))
     values = critic.forward(batch.observations, actions)
@@ -140,7 +140,7 @@ def td3_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 # -- DQN ---------------------------------------------------------------------------------------------------------
 def dqn_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DQN.loss`."""
+    """Gradient of `DQN.loss`."""
     network = algorithm.values
     following = mask_logits(np, algorithm.target_values.output(batch.next_observations), batch.next_masks)
     target = batch.rewards + batch.discounts * np.amax(following, -1)

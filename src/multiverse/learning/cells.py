@@ -1,8 +1,7 @@
-"""LSTM and GRU cells in numpy, forward and backward along chunks: the actor's and the critic's side by side.
+"""LSTM and GRU cells in numpy, forward and backward along chunks, for the actor and the critic at once.
 
-Rows lie as chunks are packed: the first rows of all chunks, then the second rows of those that have one, and so on. So
-a step along all chunks is one slice, no row is padding, and whatever does not wait for the step before (the products
-with the inputs, and those that give the gradients of the weights) is one product for all rows.
+Rows are packed (see `Packing`): a step along all chunks is one slice, and no row is padding. Products that do not
+depend on the previous step (with the inputs, and for the gradients of the weights) are one product over all rows.
 """
 
 from __future__ import annotations
@@ -20,42 +19,44 @@ ONE = np.float32(1)
 
 
 class ParameterAllocator(Protocol):
-    """Who has the parameters."""
+    """Hands out the parameters of a flat array in order."""
 
     def allocate(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """The next parameters of this shape, and their gradients."""
+        """Return the next parameters of this shape, and their gradients."""
 
 
 class BufferPool:
-    """Arrays laid out once, for the most rows and a few more: a new one would cost as much as what is written to it."""
+    """Buffers by name that are reused: allocating an array costs as much as filling it."""
 
     def __init__(self) -> None:
-        self._laid_out: dict[str, Array] = {}
+        self._buffers: dict[str, Array] = {}
 
     def get(self, name: str, shape: tuple[int, ...]) -> Array:
-        wanted = math.prod(shape)
-        if name not in self._laid_out or len(self._laid_out[name]) < wanted:
-            self._laid_out[name] = np.empty(wanted + wanted // 8, np.float32)
-        return self._laid_out[name][:wanted].reshape(shape)
+        """Return a buffer of this shape; its contents are undefined."""
+        size = math.prod(shape)
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = np.empty(size + size // 8, np.float32)
+        return self._buffers[name][:size].reshape(shape)
 
 
 class CellWeights:
-    """Of one cell, as torch has them: [gates × size, in], [gates × size, size] and two biases; and their gradients."""
+    """Weights of one cell, laid out as in torch, and their gradients: [gates × size, in], [gates × size, size] and two
+    biases."""
 
-    def __init__(self, owner: ParameterAllocator, gates: int, inward: int, size: int) -> None:
+    def __init__(self, allocator: ParameterAllocator, gates: int, inward: int, size: int) -> None:
         rows = gates * size
-        parts = [owner.allocate(shape) for shape in ((rows, inward), (rows, size), (rows,), (rows,))]
+        parts = [allocator.allocate(shape) for shape in ((rows, inward), (rows, size), (rows,), (rows,))]
         self.values, self.gradients = [value for value, _ in parts], [gradient for _, gradient in parts]
 
 
 class RecurrentCells:
-    """Several cells that see the same rows, each with a memory of its own.
+    """Several cells with the same input, each with its own memory.
 
     σ(x) is (1 + tanh(x / 2)) / 2: one tanh for all gates. The half is in the weights, and exact there.
     """
 
     gates: int
-    parts: int  # of what is remembered
+    parts: int  # number of parts of the memory: hidden state and, for an LSTM, cell state
 
     def __init__(self, weights: Sequence[CellWeights]) -> None:
         self.weights, self.size = weights, weights[0].values[1].shape[1]
@@ -64,26 +65,27 @@ class RecurrentCells:
         self._buffer = BufferPool().get
 
     def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
-        """[rows, cells, size] hidden states after rows [rows, in]. `counts`: how many chunks have a first row, a second
-        one, …; `memory`: [chunks, cells, parts, size] before each. What `backward` needs is kept."""
+        """Return the hidden states [rows, cells, size] after rows [rows, in]. `counts`: number of chunks that have a
+        first row, a second row, …; `memory`: [chunks, cells, parts, size] before each chunk. Keeps what `backward`
+        needs."""
         raise NotImplementedError
 
     def backward(self, grad_hidden: Array) -> None:
-        """From the gradient by the hidden states, which is used up, to that of every weight. Nothing flows into what
-        was remembered before a chunk."""
+        """Compute the gradient of every weight from that of the hidden states, which is overwritten. No gradient flows
+        into the memory before a chunk."""
         raise NotImplementedError
 
     def input_grad(self, cell: int) -> Array:
-        """[rows, in] after `backward`: the gradient by what this cell was given."""
+        """Return the gradient [rows, in] by the input of this cell, after `backward`."""
         return np.asarray(self._grad_inward[:, cell] @ self.weights[cell].values[0])
 
     def after(self, rows: Array) -> Array:
-        """[rows, cells, parts, size] what was remembered after some rows of the last `forward`."""
+        """Return the memory [rows, cells, parts, size] after these rows of the last `forward`."""
         raise NotImplementedError
 
-    # -- what both kinds do --------------------------------------------------------------------------------------
+    # -- common to both kinds --------------------------------------------------------------------------------------
     def _begin(self, x: Array, counts: Sequence[int], memory: Array) -> tuple[Array, Array]:
-        """(the gates of all rows [rows, cells, gates × size] as far as the inputs make them, the recurrent weights)."""
+        """Return (inputs' part of the gates of all rows [rows, cells, gates × size], recurrent weights)."""
         inward, self._recurrent, bias, recurrent_bias = (
             np.stack([cell.values[i] for cell in self.weights]) for i in range(4)
         )
@@ -97,16 +99,16 @@ class RecurrentCells:
         raise NotImplementedError
 
     def _before(self, states: Array, part: int) -> Array:
-        """[rows, cells, size] of states after each row: those before it."""
-        room, first = self._buffer(f"before {part}", states.shape), len(self._first)
-        room[:first] = self._first[:, :, part]
+        """Return the states [rows, cells, size] before each row, from those after each row."""
+        before, first = self._buffer(f"before {part}", states.shape), len(self._first)
+        before[:first] = self._first[:, :, part]
         counts = np.array(self._counts, np.int64)
-        earlier = np.arange(first, len(room)) - np.repeat(counts[:-1], counts[1:])
-        np.take(states, earlier, axis=0, out=room[first:], mode="clip")  # with another mode it is copied once more
-        return room
+        earlier = np.arange(first, len(before)) - np.repeat(counts[:-1], counts[1:])
+        np.take(states, earlier, axis=0, out=before[first:], mode="clip")  # other modes make another copy
+        return before
 
     def _finish(self, grad_inward: Array, grad_recurrent: Array, hidden_before: Array) -> None:
-        """The gradients of all weights, from those by the gates."""
+        """Compute the gradients of all weights from those of the gates."""
         self._grad_inward = grad_inward
         ones = np.ones(len(self._x), np.float32)
         for i, cell in enumerate(self.weights):
@@ -131,14 +133,14 @@ class LSTM(RecurrentCells):
         gates, recurrent = self._begin(x, counts, memory)
         shape, size, at = (*gates.shape[:2], self.size), self.size, 0
         hidden, cells, candidates, squashed = (self._buffer(n, shape) for n in ("hidden", "cells", "new", "squashed"))
-        room = self._buffer("from memory", (len(memory), *gates.shape[1:]))
+        buffer = self._buffer("from memory", (len(memory), *gates.shape[1:]))
         h, c = memory[:, :, 0], memory[:, :, 1]
         for count in counts:
             rows, at = slice(at, at + count), at + count
             now, new, cell = gates[rows], candidates[rows], cells[rows]
-            known = room[:count]
-            np.matmul(h[:count].swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
-            now += known
+            from_memory = buffer[:count]
+            np.matmul(h[:count].swapaxes(0, 1), recurrent, out=from_memory.swapaxes(0, 1))
+            now += from_memory
             np.tanh(now, out=now)
             new[...] = now[..., 2 * size : 3 * size]
             now *= HALF
@@ -156,7 +158,7 @@ class LSTM(RecurrentCells):
     def backward(self, grad_hidden: Array) -> None:
         gates, hidden, cells, g, squashed = self._kept
         i, f, o = (self._gate(gates, number) for number in (0, 1, 3))
-        # What each gate's gradient is to that of the cell (input, forget, candidate) or of the hidden state (output).
+        # Derivatives of the cell state (by input, forget, candidate) and of the hidden state (by output) by each gate.
         grad_gates = self._buffer("by gates", gates.shape)
         np.subtract(ONE, gates, out=grad_gates)
         grad_gates *= gates
@@ -188,13 +190,13 @@ class LSTM(RecurrentCells):
 
 
 class GRU(RecurrentCells):
-    """Cho et al. 2014, as torch has it. Gates: reset, update, candidate."""
+    """Cho et al. 2014, in torch's variant. Gates: reset, update, candidate."""
 
     gates, parts = 3, 1
 
     def _bias(self, bias: Array, recurrent_bias: Array) -> Array:
-        """Of the candidate, the reset gate multiplies what comes from the memory, its bias included."""
-        self._of_memory, both = recurrent_bias[:, 2 * self.size :], slice(0, 2 * self.size)
+        """The reset gate multiplies the memory's part of the candidate, including its bias."""
+        self._memory_bias, both = recurrent_bias[:, 2 * self.size :], slice(0, 2 * self.size)
         bias[:, both] += recurrent_bias[:, both]
         return bias
 
@@ -202,14 +204,14 @@ class GRU(RecurrentCells):
         gates, recurrent = self._begin(x, counts, memory)
         shape, size, at = (*gates.shape[:2], self.size), self.size, 0
         hidden, candidates, of_memory = (self._buffer(name, shape) for name in ("hidden", "new", "of memory"))
-        room, h = self._buffer("from memory", (len(memory), *gates.shape[1:])), memory[:, :, 0]
+        buffer, h = self._buffer("from memory", (len(memory), *gates.shape[1:])), memory[:, :, 0]
         for count in counts:
             rows, at = slice(at, at + count), at + count
-            now, new, h, known = gates[rows], candidates[rows], h[:count], room[:count]
-            np.matmul(h.swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
-            np.add(known[..., 2 * size :], self._of_memory, out=of_memory[rows])
+            now, new, h, from_memory = gates[rows], candidates[rows], h[:count], buffer[:count]
+            np.matmul(h.swapaxes(0, 1), recurrent, out=from_memory.swapaxes(0, 1))
+            np.add(from_memory[..., 2 * size :], self._memory_bias, out=of_memory[rows])
             new[...] = now[..., 2 * size :]
-            now += known
+            now += from_memory
             np.tanh(now, out=now)
             now *= HALF
             now += HALF
@@ -227,7 +229,7 @@ class GRU(RecurrentCells):
     def backward(self, grad_hidden: Array) -> None:
         gates, hidden, n, of_memory = self._kept
         r, z, before = self._gate(gates, 0), self._gate(gates, 1), self._before(hidden, 0)
-        # What each gate's gradient is to that of the hidden state; of the candidate, by what comes from the memory.
+        # Derivatives of the hidden state by each gate; of the candidate, by the memory's part of it.
         grad_gates, grad_new = self._buffer("by gates", gates.shape), self._buffer("by new", n.shape)
         np.subtract(ONE, gates, out=grad_gates)
         np.multiply(n, n, out=grad_new)
