@@ -65,9 +65,14 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
         group(observations=IMAGES),
         {"memory": "gru"},
         FROM_REPLAY,
-        "memory='gru': NAME learns with one from numbers",
+        "memory='gru': NAME supports a memory only on the CPU",
     ),
-    "a memory, on a GPU": ({"device": "cuda"}, {"memory": "lstm"}, FROM_REPLAY, "memory='lstm': NAME learns with one"),
+    "a memory, on a GPU": (
+        {"device": "cuda"},
+        {"memory": "lstm"},
+        FROM_REPLAY,
+        "memory='lstm': NAME supports a memory only on the CPU",
+    ),
     "asynchronous, whole episodes": (
         {"asynchronous": True},
         {"whole_episodes": True},
@@ -78,19 +83,19 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
         {"kind": "single", "env": "maze"},
         {"critic": "central"},
         {"ppo", "a2c"},
-        "critic='central': maze has one agent",
+        "critic='central': needs several agents, and maze has one",
     ),
     "a critic on the state, of one agent": (
         {"kind": "single"},
         {"critic": "state"},
         {"ppo", "a2c"},
-        "critic='state': the env has one agent",
+        "critic='state': needs several agents, and the env has one",
     ),
     "a central critic of agents without teammates": (
         {"kind": "parallel", **group()},
         {"critic": "central"},
         {"ppo", "a2c"},
-        "critic='central': of the env, no agent here has teammates",
+        "critic='central': no agent of the env has teammates",
     ),
 }
 """By name: requirements, settings of the algorithm, who refuses that, and with which words."""
@@ -287,7 +292,7 @@ def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_p
         return PPO(PPOConfig(critic="central"), *given)
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False, "env_steps": 500}
-    with pytest.raises(mv.InvalidRequest, match="critic='central': CartPole-v1 has one agent"):
+    with pytest.raises(mv.InvalidRequest, match="critic='central': needs several agents, and CartPole-v1 has one"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", **settings)
 
 

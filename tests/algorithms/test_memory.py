@@ -171,7 +171,7 @@ def test_advantages_are_those_of_going_through_it_step_by_step(
         said, _ = actor.step(
             vector(algorithm, rollout.observations[()][t, s], before), rollout.memory["cells"][t, s, 0]
         )
-        again = algorithm._networks._actor.output(algorithm._networks._seen(batch)[0])[-1]
+        again = algorithm._networks._actor.output(algorithm._networks._dense_inputs(batch)[0])[-1]
         np.testing.assert_allclose(again, said, rtol=1e-4, atol=1e-5)
 
 

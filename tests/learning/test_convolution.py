@@ -97,7 +97,7 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     log_probs, entropies = distribution.log_prob(torch.as_tensor(batch.actions)), distribution.entropy()
     values = learner.values(batch.vector, [])
     loss = LOSSES[NumpyLearner](Outputs(log_probs.detach().numpy(), entropies.detach().numpy(), values), batch)
-    ((log_probs * torch.as_tensor(loss.grad_log_prob)).sum() + entropies.sum() * loss.grad_entropy).backward()
+    ((log_probs * torch.as_tensor(loss.log_prob)).sum() + entropies.sum() * loss.entropy).backward()
 
     expected = [convolution.weight.grad, convolution.bias.grad]
     assert all(one is not None for one in expected)
@@ -137,7 +137,7 @@ def test_a_policy_with_filters_acts_as_any_of_dense_layers() -> None:
     [
         (spaces.Box(0, 1, (4,)), {}, "one Box of three axes"),
         (spaces.Dict({"a": spaces.Box(0, 1, BOARD), "b": spaces.Discrete(3)}), {}, "one Box of three axes"),
-        (spaces.Box(0, 1, BOARD), {"kernel_size": 7}, "kernel_size=7: larger than what is looked at, 6 × 7"),
+        (spaces.Box(0, 1, BOARD), {"kernel_size": 7}, "kernel_size=7: larger than the board, 6 × 7"),
         (spaces.Box(0, 1, BOARD), {"kernel_size": 0}, "kernel_size=0"),
         (spaces.Box(0, 1, BOARD), {"filters": -1}, "filters=-1"),
         (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: goes without a memory"),

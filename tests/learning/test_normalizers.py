@@ -44,17 +44,17 @@ def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
         returns = returns * 0.9 + rewards[t]
         seen.append(returns.copy())
         returns[ended[t]] = 0.0
-    assert RewardNormalizer(4, 0.9).scaled(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
+    assert RewardNormalizer(4, 0.9).normalize(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
 
 
 def test_rewards_of_lost_rows_do_not_count() -> None:
     rewards, ended = np.ones((10, 1), np.float32), np.zeros((10, 1), bool)
     valid = np.ones((10, 1), bool)
     one, other = RewardNormalizer(1, 0.0), RewardNormalizer(1, 0.0)
-    one.scaled(rewards, ended, valid)
+    one.normalize(rewards, ended, valid)
     spoiled = rewards.copy()
     spoiled[4], valid[4] = 1000.0, False
-    other.scaled(spoiled, ended, valid)
+    other.normalize(spoiled, ended, valid)
     assert one.state()["moments"]["mean"] == other.state()["moments"]["mean"]
 
 

@@ -39,7 +39,7 @@ from multiverse.networks import (
     network_class,
     network_name,
 )
-from multiverse.networks.extractors import build_network
+from multiverse.networks.extractors import create_network
 from multiverse.policies.features import Features
 from tests.networks.own_networks import FromSB3, Parts, Stateful, Wide
 
@@ -123,7 +123,7 @@ def in_sb3(space: spaces.Space[Any], values: list[Any]) -> tuple[spaces.Space[An
     ],
 )
 def test_extractors_of_sb3_compute_the_same_features_as_there(extractor: Any, space: spaces.Space[Any]) -> None:
-    module, size = build_network(choice(extractor, space))
+    module, size = create_network(choice(extractor, space))
     values = samples(space)
     shown, preprocessed = in_sb3(space, values)
     original = extractor(shown)
@@ -137,13 +137,13 @@ def test_extractors_of_sb3_compute_the_same_features_as_there(extractor: Any, sp
 def test_order_of_dict_observations_is_that_of_the_space() -> None:
     ordered = spaces.Dict(collections.OrderedDict([("z", VECTOR), ("a", spaces.Discrete(2)), ("m", VECTOR)]))
     seen: list[Any] = []
-    build_network(choice(lambda space: seen.append(space) or Parts(space), ordered))
+    create_network(choice(lambda space: seen.append(space) or Parts(space), ordered))
     assert list(seen[0]) == list(given(ordered, samples(ordered))) == list(ordered)
 
 
 def test_network_is_made_for_the_space_that_its_observations_have() -> None:
     spaces_seen: list[Any] = []
-    build_network(choice(lambda space: spaces_seen.append(space) or Parts(space), NESTED))
+    create_network(choice(lambda space: spaces_seen.append(space) or Parts(space), NESTED))
     (space,) = spaces_seen
     assert sorted(space) == ["a", "b"]
     assert space["a"] == spaces.Box(0, 255, (3, 20, 20), np.uint8)
@@ -293,12 +293,12 @@ def test_arguments_that_a_network_does_not_take_are_named() -> None:
 
 
 def test_features_dim_may_be_left_out_and_lazy_layers_are_allowed() -> None:
-    module, size = build_network(choice(lambda space: nn.Sequential(nn.Flatten(), nn.LazyLinear(7)), VECTOR))
+    module, size = create_network(choice(lambda space: nn.Sequential(nn.Flatten(), nn.LazyLinear(7)), VECTOR))
     assert size == 7 and module[1].in_features == 4
 
 
 def test_weights_of_another_precision_become_float32() -> None:
-    module, _ = build_network(choice(lambda space: Wide(space).double(), VECTOR))
+    module, _ = create_network(choice(lambda space: Wide(space).double(), VECTOR))
     assert {one.dtype for one in module.parameters()} == {torch.float32}
 
 
@@ -317,8 +317,8 @@ def test_module_that_a_function_returns_each_time_is_copied(kind: Any) -> None:
 
 
 def test_network_without_trained_parameters_is_allowed() -> None:
-    build_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
-    build_network(choice(lambda space: nn.Flatten(), VECTOR))
+    create_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
+    create_network(choice(lambda space: nn.Flatten(), VECTOR))
 
 
 def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -326,9 +326,9 @@ def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCap
         def forward(self, observations: Tensor) -> Tensor:
             return super().forward(observations) + torch.randn(8)
 
-    build_network(choice(Stateful, VECTOR))
+    create_network(choice(Stateful, VECTOR))
     assert not caplog.messages
-    build_network(choice(Noisy, VECTOR))
+    create_network(choice(Noisy, VECTOR))
     (message,) = caplog.messages
     assert "network=Net computed other features of the same observations" in message
     assert "cannot be reproduced" in message
@@ -431,12 +431,12 @@ def test_outputs_hold_features_hidden_units_and_logits() -> None:
     ],
 )
 def test_built_in_networks_fit_their_spaces(network: Any, space: spaces.Space[Any], size: int) -> None:
-    assert build_network(choice(network, space))[1] == size
+    assert create_network(choice(network, space))[1] == size
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((2, 6, 7), 2), ((6, 7, 2), 2), ((16, 8, 8), 16), ((8, 8, 20), 20)])
 def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels: int) -> None:
-    module, _ = build_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
+    module, _ = create_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
     assert module.layers[0].in_channels == channels
 
 
@@ -450,7 +450,7 @@ def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels
 )
 def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
-        build_network(choice(network, space))
+        create_network(choice(network, space))
 
 
 def test_public_networks_are_parts_of_networks_of_the_user() -> None:
@@ -463,7 +463,7 @@ def test_public_networks_are_parts_of_networks_of_the_user() -> None:
             present = observations.any(-1)
             return self.attend(self.embed(observations), present).sum(1)
 
-    module, size = build_network(choice(Entities, spaces.Box(-1, 1, (3, 2), np.float32)))
+    module, size = create_network(choice(Entities, spaces.Box(-1, 1, (3, 2), np.float32)))
     assert size == 8
     entities = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 2.0], [0.0, 0.0]]])
     with torch.no_grad():

@@ -348,7 +348,7 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_memory_of_replay_learns_from_numbers_alone(memory: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.InvalidRequest, match=f"memory='{memory}': dqn learns with one from numbers"):
+    with pytest.raises(mv.InvalidRequest, match=f"memory='{memory}': dqn supports a memory only on the CPU"):
         trained(tmp_path / "run", "dqn-lstm", "small_cnn", env=BARS, memory=memory)
 
 

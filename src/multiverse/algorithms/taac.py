@@ -221,7 +221,7 @@ class TeamBatchBuilder(BatchBuilder):
         teams, present = put(vector.reshape(*shape, -1)), put(present)
         masks = None if masks is None else put(masks.reshape(*shape, -1))
         noise = put(gumbel(self._rng, (*shape, self._networks.distribution.outputs)))
-        actions = self._networks.drawn(teams, masks, present, noise)
+        actions = self._networks.sample(teams, masks, present, noise)
         baselines: Array = self._networks.baselines(RolloutBatch(teams, [], actions, masks, present=present))
         return baselines
 

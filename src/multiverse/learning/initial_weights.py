@@ -31,9 +31,9 @@ def dense_weights(
 ) -> Iterator[tuple[Array, Array]]:
     """Yield (weights [copies, out, in], biases [copies, out]) of each layer.
 
-    `ortho_init`: weights are orthogonal and biases zero; else both are uniform, as torch's defaults. `last_gain` is small
-    for a policy, so that initially all actions are about as likely, and 1 for a value. `convolution`: the first layer,
-    whose filters are orthogonal in either case.
+    `ortho_init`: weights are orthogonal and biases zero; else both are uniform, as torch's defaults. `last_gain` is
+    small for a policy, so that initially all actions are about as likely, and 1 for a value. `convolution`: the first
+    layer, whose filters are orthogonal in either case.
     """
     last = len(widths) - 2
     for i, (inward, outward) in enumerate(itertools.pairwise(widths)):
