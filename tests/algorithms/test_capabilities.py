@@ -120,7 +120,7 @@ def reason_of(name: str, case: str) -> str | None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_algorithm_refuses_exactly_what_it_does_not_support(name: str, case: str) -> None:
+def test_algorithm_refuses_exactly_unsupported_runs(name: str, case: str) -> None:
     _, _, refused, words = REFUSED[case]
     reason = reason_of(name, case)
     if name in refused:
@@ -142,7 +142,7 @@ def test_algorithms_that_a_refusal_recommends_support_the_run(case: str) -> None
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_supports_what_it_is_made_for(name: str) -> None:
+def test_algorithm_supports_its_intended_runs(name: str) -> None:
     kind = algorithm_class(name)
     assert issubclass(kind, Learner) and kind.title() == name
     actions = DISCRETE if kind.acts_in(DISCRETE) else BOX
@@ -158,7 +158,7 @@ def test_flags_agree_with_what_the_class_has(name: str) -> None:
     assert kind.auto_num_envs == hasattr(kind, "set_slots") and kind.keeps_masks == hasattr(kind, "keep_masks")
 
 
-def test_the_page_on_training_has_what_every_algorithm_supports() -> None:
+def test_training_page_has_the_capabilities_of_every_algorithm() -> None:
     rows = {
         "actions": lambda kind: "Box with bounds" if kind.bounded_actions else _kinds(kind),
         "images": lambda kind: _yes(kind.images),
@@ -183,12 +183,12 @@ def _kinds(kind: Any) -> str:
     return "any" if kind.actions == Learner.actions else ", ".join(one.__name__ for one in kind.actions)
 
 
-def test_the_page_on_training_has_every_name_that_own_algorithms_declare() -> None:
+def test_training_page_has_every_capability_name() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     assert [name for name in (*FLAGS, *ANSWERS, "supports") if f"`{name}" not in page] == []
 
 
-def test_the_help_of_the_setting_names_every_algorithm() -> None:
+def test_help_of_the_setting_names_every_algorithm() -> None:
     from multiverse.cli.flags import all_settings
 
     help_text = next(one.help for one in all_settings()["settings of the run"] if one.name == "algorithm")
@@ -200,7 +200,7 @@ class Plain:
     """Derives from nothing and declares nothing."""
 
 
-def test_a_class_that_declares_nothing_has_the_values_of_the_base_class() -> None:
+def test_class_without_declarations_has_the_values_of_the_base_class() -> None:
     found = capabilities_of(Plain)
     assert {name: getattr(found, name) for name in FLAGS} == {name: getattr(Capabilities, name) for name in FLAGS}
     assert not found.takes_network() and found.title() == "Plain"
@@ -222,7 +222,7 @@ def test_methods_and_arguments_of_a_plain_class_declare_what_it_does() -> None:
     assert found.supports(RunRequirements(auto_num_envs=True, network="Net")) is None
 
 
-def test_flags_and_answers_of_a_plain_class_are_taken_over() -> None:
+def test_flags_and_methods_of_a_plain_class_are_used() -> None:
     class Declares(Plain):
         asynchronous, in_turn, actions = True, False, (spaces.Box,)
 
@@ -257,7 +257,7 @@ def no_env() -> Any:
 
 
 @pytest.mark.parametrize("kind", [SmallOnly, SmallPPO])
-def test_supports_of_an_own_algorithm_is_asked_before_envs_are_built(kind: Any, tmp_path: Path) -> None:
+def test_supports_of_an_own_algorithm_is_called_before_envs_are_built(kind: Any, tmp_path: Path) -> None:
     settings = {"run_dir": tmp_path / "run", "executor": "serial", "progress": False}
     with pytest.raises(mv.InvalidRequest, match="1,000 env steps at most"):
         mv.train(no_env, kind, env_steps=2_000, **settings)
@@ -276,18 +276,18 @@ def test_actions_of_an_own_algorithm_are_refused_before_it_is_made(tmp_path: Pat
         mv.train("Pendulum-v1", Reinforce, run_dir=tmp_path / "run", executor="serial", env_steps=500, progress=False)
 
 
-def test_what_a_function_has_made_is_asked_once_it_is_made(tmp_path: Path) -> None:
+def test_algorithm_from_a_function_is_checked_after_creation(tmp_path: Path) -> None:
     def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Any:
         return SmallOnly(SmallOnly.Config(), observation_space, action_space, slots, seed, "cpu")
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False}
     with pytest.raises(mv.InvalidRequest, match="1,000 env steps at most"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=2_000, **settings)
-    with pytest.raises(mv.InvalidRequest, match="num_envs='auto': SmallOnly keeps something for every env"):
+    with pytest.raises(mv.InvalidRequest, match="num_envs='auto': SmallOnly keeps data of each env"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=500, **{**settings, "num_envs": "auto"})
 
 
-def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_path: Path) -> None:
+def test_function_that_creates_an_algorithm_is_checked_with_its_own_settings(tmp_path: Path) -> None:
     def make(*given: Any) -> Any:
         return PPO(PPOConfig(critic="central"), *given)
 
@@ -297,7 +297,7 @@ def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_p
 
 
 @pytest.mark.parametrize("base", [Plain, PPO])
-def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: Any) -> None:
+def test_invalid_supports_method_is_an_error(base: Any) -> None:
     class Instance(base):  # type: ignore[misc]
         def supports(self, run: RunRequirements) -> None: ...
 
@@ -313,7 +313,7 @@ def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: A
         refuse_unsupported(Agrees, run)
 
 
-def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
+def test_subclass_without_network_argument_refuses_a_network() -> None:
     class Fixed(SAC):
         def __init__(self, config: Any, observations: Any, actions: Any, slots: int, seed: int, device: str) -> None:
             super().__init__(config, observations, actions, slots, seed, device)
@@ -326,7 +326,7 @@ def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
 
 
 # -- what a run asks ---------------------------------------------------------------------------------------------
-def test_requirements_of_a_config_are_what_it_says() -> None:
+def test_requirements_of_a_config_equal_its_settings() -> None:
     config = TrainConfig(env="CartPole-v1", num_envs="auto", network="my_net.py:Net", device="cuda", env_steps=500)
     asked = config.requirements()
     assert (asked.auto_num_envs, asked.network, asked.device, asked.env_steps) == (True, "Net", "cuda", 500)

@@ -32,7 +32,7 @@ def weights(algorithm: Any) -> Any:
 
 @in_both
 @pytest.mark.parametrize("config", [SMALL, NORMALIZED], ids=["plain", "normalized"])
-def test_without_lag_an_update_is_the_synchronous_one(make: Any, config: PPOConfig) -> None:
+def test_update_without_lag_equals_the_synchronous_update(make: Any, config: PPOConfig) -> None:
     one, other = (make(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     other.max_lag = 3
     for seed in range(3):
@@ -44,7 +44,7 @@ def test_without_lag_an_update_is_the_synchronous_one(make: Any, config: PPOConf
 
 @in_both
 @pytest.mark.parametrize("kind", list(ACTIONS))
-def test_what_was_done_is_as_likely_as_it_was_to_who_did_it(make: Any, kind: str) -> None:
+def test_behavior_log_probs_equal_those_of_the_policy_that_acted(make: Any, kind: str) -> None:
     algorithm = make(VECTOR, ACTIONS[kind], NORMALIZED)
     algorithm.max_lag = 2
     known = {}
@@ -70,7 +70,7 @@ def log_probs(algorithm: PPO, rollout: Rollout) -> Any:
     return batches._log_probs(rollout, batches._inputs(rollout), version)
 
 
-def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> None:
+def test_behavior_log_probs_use_the_memory_of_the_older_policy() -> None:
     config = PPOConfig(
         steps_per_env=20, epochs=1, batch_size=16, hidden_sizes=(8,), memory="lstm", memory_size=6, chunk_length=4
     )
@@ -91,7 +91,7 @@ def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> N
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize("correction", ["vtrace", "ratio", "none"])
-def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: Any) -> None:
+def test_rollouts_beyond_max_lag_are_refused_and_others_learned_from(correction: Any) -> None:
     algorithm = made(VECTOR, ACTIONS["discrete"], replace(SMALL, lag_correction=correction))
     algorithm.max_lag = 2
     oldest = filled(algorithm, VECTOR)
@@ -106,7 +106,7 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
 
 
 @pytest.mark.fault("F3")
-def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
+def test_lag_corrections_give_different_weights_for_stale_rows() -> None:
     """The ratio by what PPO's is to, V-trace by the advantages too; none as if they were fresh."""
     found = {}
     for correction in ("vtrace", "ratio", "none"):
@@ -121,7 +121,7 @@ def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
     )
 
 
-def test_a2c_weighs_its_advantages_and_has_no_ratio_to_clip() -> None:
+def test_a2c_weights_stale_advantages_and_refuses_ratio_correction() -> None:
     algorithm = A2C(A2CConfig(steps_per_env=STEPS, learning_rate=0.05), VECTOR, ACTIONS["discrete"], SLOTS, 1)
     algorithm.max_lag = 1
     stale = filled(algorithm, VECTOR)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_a2c_weighs_its_advantages_and_has_no_ratio_to_clip() -> None:
         A2CConfig(lag_correction="ratio")
 
 
-def test_rewards_are_scaled_by_their_own_slots_returns() -> None:
+def test_rewards_are_scaled_by_returns_of_their_own_slots() -> None:
     """A part that comes twice is two rollouts of the same slots, one after the other."""
     config = replace(SMALL, normalize_rewards=True)
     one, other = (made(VECTOR, ACTIONS["discrete"], config) for _ in range(2))

@@ -145,7 +145,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 @pytest.mark.parametrize(("see_previous", "actions"), [(False, None), (True, None), (True, BOX)])
 @pytest.mark.parametrize("lose", [0, 25])
-def test_advantages_are_those_of_going_through_it_step_by_step(
+def test_recurrent_advantages_equal_a_step_by_step_reference(
     memory: Any, see_previous: bool, actions: Any, lose: int
 ) -> None:
     config = replace(SMALL, memory=memory, see_previous=see_previous)
@@ -177,7 +177,7 @@ def test_advantages_are_those_of_going_through_it_step_by_step(
 
 @pytest.mark.parametrize("in_torch", [False, True])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_at_first_nothing_is_likelier_than_it_was(memory: Any, in_torch: bool) -> None:
+def test_first_ratio_of_a_recurrent_policy_is_1(memory: Any, in_torch: bool) -> None:
     """What acts, one step at a time, and what learns, in chunks, are the same function: the first ratio is 1."""
     config = replace(SMALL, memory=memory, batch_size=1000, see_previous=True, normalize_observations=True)
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1 if in_torch else 256):
@@ -215,7 +215,7 @@ def test_chunks_change_the_gradient_and_not_the_values() -> None:
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C])
-def test_it_comes_back_from_its_state_and_goes_on_alike(kind: Any) -> None:
+def test_algorithm_restored_from_its_state_continues_exactly(kind: Any) -> None:
     settings = {name: getattr(SMALL, name) for name in ("steps_per_env", "hidden_sizes", "memory", "memory_size")}
     config = kind.Config(**settings, normalize_observations=True, see_previous=True, chunk_length=5)
     one, other = (kind(config, Odd().observation_space, spaces.Discrete(3), SLOTS, seed) for seed in (1, 2))
@@ -230,7 +230,7 @@ def test_it_comes_back_from_its_state_and_goes_on_alike(kind: Any) -> None:
     assert one.weights()["parameters"].tobytes() == other.weights()["parameters"].tobytes()
 
 
-def test_images_are_remembered_too() -> None:
+def test_recurrent_policy_learns_from_images() -> None:
     """In torch, acting included."""
     seen = spaces.Dict({"eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), "ear": spaces.Discrete(3)})
 
@@ -251,7 +251,7 @@ def test_images_are_remembered_too() -> None:
             assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-5) and report.gradient_steps == 1
 
 
-def test_a_rollout_of_which_everything_was_lost_teaches_nothing() -> None:
+def test_rollout_without_valid_rows_changes_nothing() -> None:
     algorithm = PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
     with collected(algorithm, Odd) as rollout:
         rollout.valid[...] = False
@@ -262,16 +262,16 @@ def test_a_rollout_of_which_everything_was_lost_teaches_nothing() -> None:
 
 @pytest.mark.parametrize(("wrong", "told"), [
     ({"memory_size": 0}, "memory_size=0: at least 1"), ({"chunk_length": 0}, "chunk_length=0: at least 1"),
-    ({"see_previous": True, "memory": None}, "see_previous=True: only with a memory, lstm or gru"),
+    ({"see_previous": True, "memory": None}, "see_previous=True: needs a memory, lstm or gru"),
 ])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(mv.InvalidRequest, match=told):
         replace(SMALL, **wrong)
     with pytest.raises(mv.InvalidRequest, match="memory cannot change"):
         PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1).change(memory="gru")
 
 
-def test_a_cell_that_no_memory_holds_is_refused() -> None:
+def test_cell_larger_than_the_limit_is_refused() -> None:
     for size in (20_000, 10**9):
         with pytest.raises(mv.InvalidRequest, match="parameters, more than"):
             PPO(replace(SMALL, memory_size=size), Odd().observation_space, spaces.Discrete(3), SLOTS, 1)

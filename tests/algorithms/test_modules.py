@@ -116,7 +116,7 @@ def test_modules_needs_the_torch_learner_and_the_log_says_so(caplog: pytest.LogC
         made(Unused, learner="numpy")
 
 
-def test_modules_may_build_an_algorithm_of_its_own() -> None:
+def test_modules_can_create_another_algorithm() -> None:
     class Nested(DQN):
         def modules(self) -> dict[str, nn.Module]:
             torch.manual_seed(0)

@@ -148,7 +148,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bool, kind: str, learner: str) -> None:
+def test_updates_equal_a_slow_reference(name: str, markov_actor: bool, kind: str, learner: str) -> None:
     settings = {"memory": kind, "markov_actor": markov_actor, "learner": learner, "tau": 1.0 if name == "dqn" else 0.1}
     algorithm = made(name, **{**MEMORY, **settings})
     reference = SlowMemory(name, algorithm)
@@ -169,7 +169,7 @@ def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bo
 
 # -- what sequences are ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("length", [None, 3])
-def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> None:
+def test_sequences_are_packed_with_previous_actions_and_rewards(length: int | None) -> None:
     algorithm = made("sac", **MEMORY, sequence_length=length)
     for number in range(3):
         algorithm.replay.add(rollout_of(algorithm, number))
@@ -191,7 +191,7 @@ def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> N
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("name", KINDS)
-def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner: str) -> None:
+def test_policy_acts_as_its_network_learns_along_sequences(name: str, kind: str, learner: str) -> None:
     """What the actor says step by step, remembering, is what it says along the whole sequence."""
     algorithm = made(name, **{**MEMORY, "memory": kind, "learner": learner}, learning_starts=0)
     for number in range(3):
@@ -210,7 +210,7 @@ def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner
                 np.testing.assert_allclose(said[0], expected[row], rtol=1e-4, atol=1e-5)
 
 
-def test_a_markov_actor_remembers_nothing() -> None:
+def test_markov_actor_has_no_memory() -> None:
     algorithm = made("sac", **MEMORY, markov_actor=True)
     assert algorithm.policy().first_memory(3) == {} and not algorithm.features.see_previous
     assert made("sac", **MEMORY).policy().first_memory(3)["cells"].shape == (3, 1, 1, SIZE)
@@ -218,7 +218,7 @@ def test_a_markov_actor_remembers_nothing() -> None:
 
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_it_comes_back_from_its_state_and_goes_on_alike(name: str, markov_actor: bool, learner: str) -> None:
+def test_algorithm_restored_from_its_state_continues_exactly(name: str, markov_actor: bool, learner: str) -> None:
     one, other = (made(name, **MEMORY, markov_actor=markov_actor, learner=learner) for _ in range(2))
     for number in range(2):
         one.update([rollout_of(one, number)], 0.1)
@@ -246,18 +246,18 @@ class Saved:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"markov_actor": True}, "only with a memory"),
+        ({"markov_actor": True}, "needs a memory"),
         ({"memory": "gru", "sequences": 0}, "sequences=0: at least 1"),
         ({"memory": "gru", "sequence_length": 0}, "sequence_length=0: at least 1"),
         ({"memory": "gru", "reward_embedding": -1}, "reward_embedding=-1: 0 or more"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRequest, match=told):
         made("sac", **wrong)
 
 
-def test_what_a_memory_cannot_learn_from_is_refused() -> None:
+def test_unsupported_runs_with_memory_are_refused() -> None:
     images = spaces.Box(0, 255, (64, 64, 3), np.uint8)
     with pytest.raises(InvalidRequest, match="on the CPU and without images; use ppo or a2c for images or a GPU"):
         made("discrete_sac", images, memory="gru")
@@ -265,13 +265,13 @@ def test_what_a_memory_cannot_learn_from_is_refused() -> None:
         made("dqn", memory="gru", markov_actor=True)
 
 
-def test_beside_critics_that_remember_a_large_actor_is_in_numpy_too() -> None:
+def test_large_actor_with_recurrent_critics_learns_in_numpy() -> None:
     algorithm = made("sac", **MEMORY, markov_actor=True, hidden_sizes=(600,), learning_starts=0, gradient_steps=1)
     assert algorithm.update([rollout_of(algorithm, 0)], 0.0).gradient_steps == 1
     assert {network.xp for network in algorithm._networks.values()} == {np}
 
 
-def test_an_embedding_of_no_units_leaves_its_input_out() -> None:
+def test_embedding_without_units_omits_its_input() -> None:
     algorithm = made("sac", **{**MEMORY, "action_embedding": 0})
     batch = NetworkInput(np.zeros((1, 9), np.float32), (), [1], slice(None))
     moved = NetworkInput(batch.vector.copy(), (), [1], slice(None))

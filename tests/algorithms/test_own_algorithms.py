@@ -117,7 +117,7 @@ def test_algorithm_that_derives_from_a_base_resumes_exactly_and_acts(
         (DDPG, "outputs", r"Without does not define outputs\(\), the number of outputs of each network"),
     ],
 )
-def test_method_that_a_base_needs_is_named(base: Any, missing: str, said: str, tmp_path: Path) -> None:
+def test_missing_method_of_a_base_is_named(base: Any, missing: str, said: str, tmp_path: Path) -> None:
     stock = OnPolicy if base is PolicyGradient else OffPolicy
     parts = {name: value for name, value in vars(base).items() if name not in (missing, "__dict__", "__weakref__")}
     env, _, settings = CASES[0] if base is PolicyGradient else CASES[1]

@@ -60,7 +60,7 @@ class Swapped(ParallelEnv):  # type: ignore[misc]
         return self._look(), rewards, dict.fromkeys(self.possible_agents, over), no, infos
 
 
-def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> None:
+def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
     how: dict[str, Any] = {
         "num_envs": 8, "steps_per_env": 16, "env_steps": 6_000, "seed": 1, "executor": "serial", "evaluate_every": 0,
         "evaluation_episodes": 20, "learning_rate": 3e-3, "epochs": 4, "batch_size": 64, "preset": False, "gamma": 0.5,
@@ -89,7 +89,7 @@ def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> No
     assert all((both[agent] == both[agent][0]).all() for agent in rows)
 
 
-def test_the_gradient_is_that_of_the_whole_loss() -> None:
+def test_gradient_is_that_of_the_whole_loss() -> None:
     torch.manual_seed(0)
     teams, agents = 6, 4
     config = TAACConfig(normalize_advantages=False, similarity_coef=0.3, similarity_cap=-1.0, weight_decay=0.01)
@@ -124,7 +124,7 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     assert float(metrics["similarity"]) == pytest.approx(float(alike.detach()), abs=1e-5)
 
 
-def test_who_terminates_is_not_seen_by_those_who_are_cut_short_then() -> None:
+def test_terminated_agents_are_absent_for_truncated_teammates() -> None:
     algorithm = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 3, 0, agents=3)
     rollout, found = rollout_for(SEEN, 4, 3, algorithm.action), []
 
@@ -153,7 +153,7 @@ def test_weights_of_one_team_fit_a_larger_one() -> None:
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_learning_rate_goes_down_to_its_least() -> None:
+def test_learning_rate_decreases_to_its_minimum() -> None:
     algorithm = TAAC(TAACConfig(learning_rate=1e-3, min_learning_rate=1e-4, **SMALL), SEEN, ACTIONS, 2, 0, agents=2)
     rates = [algorithm.config.scheduled(progress)["learning_rate"] for progress in (0.0, 0.5, 1.0)]
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
@@ -161,7 +161,7 @@ def test_the_learning_rate_goes_down_to_its_least() -> None:
     assert algorithm.config.scheduled(1.0) == {}
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_runs_and_settings_are_refused() -> None:
     with pytest.raises(mv.InvalidRequest, match="taac: actions must be Discrete, and these are Box"):
         TAAC(TAACConfig(**SMALL), SEEN, spaces.Box(-1, 1, (2,)), 2, 0)
     with pytest.raises(mv.InvalidRequest, match="images"):
@@ -179,7 +179,7 @@ def test_what_it_cannot_do_is_refused() -> None:
             TAACConfig(**wrong)
 
 
-def test_a_run_of_a_larger_team_begins_with_what_a_smaller_one_learned(tmp_path: Path) -> None:
+def test_run_of_larger_team_starts_from_weights_of_smaller_team(tmp_path: Path) -> None:
     how: dict[str, Any] = {
         **SMALL, "algorithm": "taac", "num_envs": 2, "steps_per_env": 20, "env_steps": 40, "executor": "serial",
         "evaluate_every": 0, "evaluation_episodes": 1, "preset": False,

@@ -141,7 +141,7 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
         (PPO, "prediction_loss", ""),
     ],
 )
-def test_loss_of_a_name_that_the_algorithm_does_not_call_is_reported(
+def test_method_named_like_a_loss_that_is_never_called_is_reported(
     stock: Any, method: str, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = stock.Config(hidden_sizes=(8,))
@@ -241,7 +241,7 @@ def test_terms_of_an_own_loss_are_learned_and_logged() -> None:
     ],
     ids=["rows", "number", "constant"],
 )
-def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, message: str) -> None:
+def test_non_scalar_loss_is_refused(total: Any, message: str) -> None:
     class Odd(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return Loss(total(out))

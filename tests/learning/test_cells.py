@@ -64,7 +64,7 @@ def obvious(kind: str, weights: list[Any], x: Any, memory: Any) -> tuple[list[An
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_gradients_are_those_of_the_formulas(kind: str) -> None:
+def test_outputs_and_gradients_of_cells_equal_their_formulas(kind: str) -> None:
     cells = made(kind)
     x, memory, grad_hidden = given(cells)
     for _ in range(2):  # the second time in rooms that are used already
@@ -84,7 +84,7 @@ def test_gradients_are_those_of_the_formulas(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_they_are_torchs_cells(kind: str) -> None:
+def test_cells_equal_torch(kind: str) -> None:
     cells = made(kind)
     x, memory, grad_hidden = given(cells)
     found = cells.forward(x, COUNTS, memory)

@@ -73,7 +73,7 @@ def updated(learner: Any, times: int = 5) -> None:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["numpy", "torch"])
 @pytest.mark.parametrize("optimizer", [Adam, RMSprop])
-def test_it_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
+def test_layer_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
     learner = learners(optimizer)[which]
     for times in (0, 5):
         updated(learner, times)
@@ -83,7 +83,7 @@ def test_it_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
         np.testing.assert_allclose(vector @ weights + bias, expected, atol=1e-4)
 
 
-def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
+def test_gradient_of_filters_and_its_norm_equal_torch() -> None:
     learner, _ = learners()
     first, *others = learner.layers()
     batch, convolution = rows(learner), filters_of(first)
@@ -124,7 +124,7 @@ def agent(space: spaces.Space[Any], **settings: Any) -> OnPolicy:
     return PPO(PPOConfig(**settings), space, ACTIONS, slots=2, seed=0)
 
 
-def test_a_policy_with_filters_acts_as_any_of_dense_layers() -> None:
+def test_policy_with_filters_acts_as_dense_layers() -> None:
     space = spaces.Box(0, 1, BOARD, np.int8)
     policy = agent(space, filters=8, kernel_size=4, hidden_sizes=(16,)).policy()
     board = np.random.default_rng(0).integers(0, 2, (3, *BOARD)).astype(np.int8)
@@ -140,13 +140,13 @@ def test_a_policy_with_filters_acts_as_any_of_dense_layers() -> None:
         (spaces.Box(0, 1, BOARD), {"kernel_size": 7}, "kernel_size=7: larger than the board, 6 × 7"),
         (spaces.Box(0, 1, BOARD), {"kernel_size": 0}, "kernel_size=0"),
         (spaces.Box(0, 1, BOARD), {"filters": -1}, "filters=-1"),
-        (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: goes without a memory"),
+        (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: cannot be used with a memory"),
     ],
 )
-def test_what_cannot_be_is_refused(space: Any, settings: dict[str, Any], said: str) -> None:
+def test_invalid_convolutions_are_refused(space: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         agent(space, **{"filters": 8, **settings})
 
 
-def test_a2c_has_them_too() -> None:
+def test_a2c_has_filters() -> None:
     assert A2CConfig(filters=4).filters == 4

@@ -9,7 +9,7 @@ from multiverse.core.errors import TrainingDiverged
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 
 
-def test_moments_of_parts_are_those_of_the_whole() -> None:
+def test_moments_of_parts_equal_those_of_the_whole() -> None:
     rows = np.random.default_rng(0).normal(3.0, 2.0, (500, 4))
     moments = RunningMeanStd(4)
     for part in np.split(rows, [1, 7, 200]):
@@ -19,12 +19,12 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
     assert ((rows - shift) * scale).std(axis=0) == pytest.approx(np.ones(4), rel=1e-4)
 
 
-def test_before_anything_was_seen_nothing_changes() -> None:
+def test_statistics_without_data_change_nothing() -> None:
     shift, scale = RunningMeanStd(2).shift_and_scale()
     assert shift.tolist() == [0.0, 0.0] and scale == pytest.approx(1.0)
 
 
-def test_moments_come_back_bit_for_bit() -> None:
+def test_restored_moments_are_bit_equal() -> None:
     rng = np.random.default_rng(0)
     one, other = RunningMeanStd(3), RunningMeanStd(3)
     one.update(rng.normal(size=(10, 3)))
@@ -35,7 +35,7 @@ def test_moments_come_back_bit_for_bit() -> None:
     assert (one.mean == other.mean).all() and (one.variance == other.variance).all()
 
 
-def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
+def test_rewards_are_divided_by_the_std_of_discounted_returns() -> None:
     rng = np.random.default_rng(0)
     rewards = (100.0 * rng.normal(size=(200, 4))).astype(np.float32)
     ended, valid = rng.random((200, 4)) < 0.05, np.ones((200, 4), bool)

@@ -80,7 +80,7 @@ def assert_equal_metrics(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
-def test_five_steps_from_the_same_weights_lead_to_the_same(
+def test_five_steps_from_equal_weights_give_equal_weights(
     name: str, activation: Any, loss: Any, optimizer: Any
 ) -> None:
     ours, theirs = pair(name, activation, False, optimizer)
@@ -95,7 +95,7 @@ def test_five_steps_from_the_same_weights_lead_to_the_same(
     assert ours.optimizer.state().keys() == theirs.optimizer.state().keys()
 
 
-def test_a_squashed_gaussian_too() -> None:
+def test_squashed_gaussian_equals_torch() -> None:
     ours, theirs = pair("box", "tanh", True, Adam)
     mine, his = batches("box", ours, theirs)
     np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-5)
@@ -107,7 +107,7 @@ def test_a_squashed_gaussian_too() -> None:
 @pytest.mark.parametrize("name", ["discrete", "box"])
 @pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
+def test_recurrent_networks_of_both_learners_are_equal(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
     ours, theirs = pair(name, "tanh", False, optimizer, memory)
     mine, his = batches(name, ours, theirs, memory)
     (values, after), (expected, then) = (
@@ -125,7 +125,7 @@ def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimiz
         assert [value.shape for value in one] == [value.shape for value in other]
 
 
-def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
+def test_initial_weights_are_orthogonal_and_depend_on_the_seed() -> None:
     shape = NetworkSpec(SIZE, [], ACTIONS["discrete"], (64, 64))
     one, again, other = (NumpyLearner(shape, Adam, seed) for seed in (1, 1, 2))
     first_weights = one.optimizer.weights()
@@ -137,7 +137,7 @@ def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
+def test_initial_time_scales_of_cells_reach_a_chunk(memory: Any) -> None:
     shape = NetworkSpec(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, chunk_length=32)
     for learner in (NumpyLearner(shape, Adam, 1), ActorCritic(shape, Adam, 1, "cpu")):
         for inward, recurrent, bias, recurrent_bias in learner.cells():
@@ -152,7 +152,7 @@ def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
     assert all(0.1 < np.abs(value).max() <= 1 / 8 for value in cell)
 
 
-def test_torch_goes_on_with_what_numpy_has_learned() -> None:
+def test_torch_resumes_from_numpy_weights() -> None:
     ours, theirs = pair("box", "tanh", False, Adam)
     mine, his = batches("box", ours, theirs)
     for _ in range(3):

@@ -28,7 +28,7 @@ def by_definition(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
-def test_advantages_are_what_their_definition_says(seed: int, steps: int, slots: int, gamma: float, lam: float) -> None:
+def test_advantages_equal_their_definition(seed: int, steps: int, slots: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(seed)
     rewards, values, following = (rng.normal(size=(steps, slots)).astype(np.float32) for _ in range(3))
     ended = rng.random((steps, slots)) < 0.3
@@ -42,7 +42,7 @@ def test_advantages_are_what_their_definition_says(seed: int, steps: int, slots:
     assert returns == pytest.approx(advantages + values)
 
 
-def test_one_slot_changes_nothing_in_another() -> None:
+def test_slots_do_not_affect_each_other() -> None:
     rng = np.random.default_rng(0)
     rewards, values, following = (rng.normal(size=(6, 3)).astype(np.float32) for _ in range(3))
     ended, valid = np.zeros((6, 3), bool), np.ones((6, 3), bool)
@@ -52,7 +52,7 @@ def test_one_slot_changes_nothing_in_another() -> None:
     assert (before[:, [0, 2]] == after[:, [0, 2]]).all() and (before[:, 1] != after[:, 1]).all()
 
 
-def test_a_lost_row_has_no_advantage_and_what_was_before_it_ends_there() -> None:
+def test_lost_row_has_no_advantage_and_ends_the_rows_before_it() -> None:
     rewards, values, following = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32), np.ones((4, 1), np.float32)
     valid = np.array([[True], [True], [False], [True]])
     ended = ~valid
@@ -62,7 +62,7 @@ def test_a_lost_row_has_no_advantage_and_what_was_before_it_ends_there() -> None
     assert advantages[:, 0].tolist() == [4.0, 2.0, 0.0, 2.0]
 
 
-def test_what_followed_a_step_is_valued_as_it_ended() -> None:
+def test_next_values_depend_on_how_the_episode_ended() -> None:
     values = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
     terminated, truncated = np.zeros((4, 2), bool), np.zeros((4, 2), bool)
     terminated[1, 0] = truncated[2, 1] = True
@@ -77,7 +77,7 @@ def test_what_followed_a_step_is_valued_as_it_ended() -> None:
 # -- in turn -----------------------------------------------------------------------------------------------------
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
-def test_turns_are_what_each_slots_own_actions_came_to(
+def test_merged_turns_equal_a_reference_for_each_slot(
     seed: int, steps: int, slots: int, gamma: float, lam: float
 ) -> None:
     """Slot by slot with lists: its own actions one after another, each with what it earned until the next one."""
@@ -119,7 +119,7 @@ def test_turns_are_what_each_slots_own_actions_came_to(
         assert [advantages[int(one["t"]), s] for one in whole] == pytest.approx(expected, abs=1e-4)
 
 
-def test_where_everybody_always_acts_turns_change_nothing() -> None:
+def test_merging_turns_changes_nothing_if_all_slots_act() -> None:
     rng = np.random.default_rng(3)
     rewards, values, final_values = (rng.normal(size=(9, 3)).astype(np.float32) for _ in range(3))
     terminated, truncated = rng.random((9, 3)) < 0.2, rng.random((9, 3)) < 0.2
@@ -159,7 +159,7 @@ def v_trace_by_definition(
 @pytest.mark.fault("F3")
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.floats(0, 1), st.floats(0, 1))
-def test_with_ratios_they_are_those_of_v_trace(seed: int, steps: int, gamma: float, lam: float) -> None:
+def test_advantages_with_ratios_equal_v_trace(seed: int, steps: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(seed)
     rewards, values = (rng.normal(size=(steps, 3)).astype(np.float32) for _ in range(2))
     log_ratios = (2 * rng.normal(size=(steps, 3))).astype(np.float32)
@@ -178,7 +178,7 @@ def test_with_ratios_they_are_those_of_v_trace(seed: int, steps: int, gamma: flo
     assert all((one == other).all() for one, other in zip(with_zeros, without)), "bit-equal"
 
 
-def test_rows_that_were_lost_or_passed_over_weigh_nothing_in_v_trace() -> None:
+def test_lost_and_skipped_rows_have_no_weight_in_v_trace() -> None:
     """As without ratios: nothing flows over a lost row; one in which a slot did not act hands on what comes to it."""
     rewards, values, following = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
     valid, ended = np.array([[True, True], [False, False], [True, True]]), np.zeros((3, 2), bool)

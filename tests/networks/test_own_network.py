@@ -122,7 +122,7 @@ def in_sb3(space: spaces.Space[Any], values: list[Any]) -> tuple[spaces.Space[An
         (FlattenExtractor, spaces.MultiBinary(4)),
     ],
 )
-def test_extractors_of_sb3_compute_the_same_features_as_there(extractor: Any, space: spaces.Space[Any]) -> None:
+def test_extractors_of_sb3_compute_the_same_features_as_in_sb3(extractor: Any, space: spaces.Space[Any]) -> None:
     module, size = create_network(choice(extractor, space))
     values = samples(space)
     shown, preprocessed = in_sb3(space, values)
@@ -165,7 +165,7 @@ def test_values_of_nested_observations_are_floats_one_hot_vectors_and_scaled_ima
     assert all(one.dtype == torch.float32 for one in every)
 
 
-def test_bytes_up_to_255_that_are_no_image_are_scaled_in_their_shape() -> None:
+def test_bytes_up_to_255_of_non_images_are_scaled_in_their_shape() -> None:
     space = spaces.Box(0, 255, (2, 3), np.uint8)
     values = samples(space)
     assert torch.equal(given(space, values), torch.as_tensor(np.array(values)) / 255.0)
@@ -269,10 +269,10 @@ class NoInit(nn.Module):
         (InPlace, r"network=Net: forward\(\) changed its observations in place: .*x = x - 0.5 instead of x -= 0.5"),
         (Detached, r"network=Net: forward\(\) returned features without a gradient, .*detach\(\)"),
         (WithoutGradients, r"network=Net: forward\(\) returned features without a gradient"),
-        (NoInit, r"network=Net cannot be made for Box\(.*AttributeError.*own_network.py, line"),
+        (NoInit, r"network=Net cannot be created for Box\(.*AttributeError.*own_network.py, line"),
         (lambda space: torch.zeros(3), r"network=Net made Tensor: expected a torch.nn.Module"),
         (lambda space: nn.Linear(7, 7), r"network=Net: forward\(\) failed for observations of Box"),
-        (lambda space, other: None, r"network=Net cannot be made for Box\(.*missing 1 required positional argument"),
+        (lambda space, other: None, r"network=Net cannot be created for Box\(.*missing 1 required positional argument"),
     ],
 )
 def test_mistakes_in_a_network_are_reported_before_anything_starts(make: Any, said: str) -> None:
@@ -330,7 +330,7 @@ def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCap
     assert not caplog.messages
     create_network(choice(Noisy, VECTOR))
     (message,) = caplog.messages
-    assert "network=Net computed other features of the same observations" in message
+    assert "network=Net is random in evaluation mode" in message
     assert "cannot be reproduced" in message
 
 
@@ -344,7 +344,7 @@ def test_features_of_another_number_of_rows_are_refused_in_training() -> None:
         algorithm._networks.actor(torch.zeros(ROWS, 4), [])
 
 
-def test_network_that_cannot_be_copied_says_why() -> None:
+def test_error_of_a_network_that_cannot_be_copied_has_the_reason() -> None:
     class Keeping(Wide):
         def forward(self, observations: Tensor) -> Tensor:
             self.last = super().forward(observations)
@@ -385,7 +385,7 @@ def test_shared_network_is_one_instance_with_both_gradients() -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_central_critic_looks_at_each_member_with_one_network(share: bool) -> None:
+def test_central_critic_applies_one_network_to_each_member(share: bool) -> None:
     algorithm = learner(PPO, VECTOR, Wide, agents=2, critic="central", share_features=share)
     networks = algorithm._networks
     extract = networks.critic.extract
@@ -435,7 +435,7 @@ def test_built_in_networks_fit_their_spaces(network: Any, space: spaces.Space[An
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((2, 6, 7), 2), ((6, 7, 2), 2), ((16, 8, 8), 16), ((8, 8, 20), 20)])
-def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels: int) -> None:
+def test_small_cnn_detects_the_channel_axis_of_boards(shape: tuple[int, ...], channels: int) -> None:
     module, _ = create_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
     assert module.layers[0].in_channels == channels
 
@@ -444,8 +444,8 @@ def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels
     ("network", "space", "said"),
     [
         (NatureCNN, SMALL_IMAGE, "an image of 20 × 20 is too small .*SmallCNN"),
-        (NatureCNN, VECTOR, "NatureCNN is for observations of one image or board"),
-        (SmallCNN, NESTED, "SmallCNN is for observations of one image or board"),
+        (NatureCNN, VECTOR, "NatureCNN needs one image or board as observation"),
+        (SmallCNN, NESTED, "SmallCNN needs one image or board as observation"),
     ],
 )
 def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
@@ -487,7 +487,7 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
         ("json:__name__", "network: json:__name__ is an instance of str"),
     ],
 )
-def test_name_of_no_network_is_refused(name: str, said: str) -> None:
+def test_unknown_network_name_is_refused(name: str, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         network_class(name)
 

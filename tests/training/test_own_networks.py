@@ -323,7 +323,7 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
             {"network": Wide, "network_kwargs": {"attention_key": "first"}},
             "network_kwargs.attention_key: a value of this name is hidden in files as a secret, .* rename the argument",
         ),
-        ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be made for Dict"),
+        ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be created for Dict"),
     ],
 )
 def test_what_a_network_cannot_do_is_refused_with_the_reason(settings: Any, said: str, tmp_path: Path) -> None:

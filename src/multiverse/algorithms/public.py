@@ -1,6 +1,6 @@
-"""Public names of `multiverse.algorithms`: classes that own algorithms derive from and use.
+"""Public names of `multiverse.algorithms`: classes that algorithms of users derive from and use.
 
-Imported when one of them is asked for, so that the names of algorithms are known without importing any."""
+Imported on demand, so that the names of algorithms are known without importing their modules."""
 
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport

@@ -14,18 +14,18 @@ LagCorrection = Literal["vtrace", "ratio", "none"]
 
 
 class Settings:
-    """Of an algorithm: a base for its `Config`."""
+    """Base of the `Config` of an algorithm."""
 
     def scheduled(self, progress: float) -> dict[str, float]:
-        """Return the values that follow the budget, by name, as they are when this share of it (0 to 1) is spent."""
+        """Return the scheduled values, by name, when this share of the budget (0 to 1) is spent."""
         return {}
 
-    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
-        """Refuse settings that make no sense, with their value; what is None is not used."""
+    def _check(self, condition: str, holds: Callable[[float], bool], *names: str) -> None:
+        """Refuse settings for which the condition does not hold; None is not checked."""
         for name in names:
             value = getattr(self, name)
             if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
+                raise InvalidRequest(f"{name}={value}: {condition}")
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class OnPolicyConfig(Settings):
         self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
         self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
         if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
-            able = algorithms_that(lambda one: one.has_ratio, "and")
+            able = algorithms_that(lambda kind: kind.has_ratio, "and")
             raise InvalidRequest(
                 f"lag_correction='ratio': needs a loss with a clipped ratio, as in {able}; use 'vtrace' or 'none'"
             )
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.see_previous and self.memory is None:
-            raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
+            raise InvalidRequest("see_previous=True: needs a memory, lstm or gru")
         if self.filters and (self.memory is not None or self.critic != "own"):
-            raise InvalidRequest(f"filters={self.filters}: goes without a memory, and with each agent's own critic")
+            raise InvalidRequest(f"filters={self.filters}: cannot be used with a memory or a central critic")
 
 
 @dataclass(frozen=True)
@@ -176,4 +176,4 @@ class OffPolicyConfig(Settings):
         if any(size < 1 for size in self.hidden_sizes):
             raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
         if self.markov_actor and self.memory is None:
-            raise InvalidRequest("markov_actor=True: only with a memory, lstm or gru; without one every actor is")
+            raise InvalidRequest("markov_actor=True: needs a memory, lstm or gru; without a memory every actor is")

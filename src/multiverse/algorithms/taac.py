@@ -191,8 +191,8 @@ class TeamBatchBuilder(BatchBuilder):
         return RolloutBatch(self._by_team(batch.vector), [], self._by_team(batch.actions), masks, **columns)
 
     def _values(self, rollout: Rollout, batch: RolloutBatch) -> ValueEstimates:
-        """Return counterfactual baselines. For observations after which nobody has acted, actions of the others are
-        drawn from the policy."""
+        """Return counterfactual baselines. For observations after which no agent has acted, the actions
+        of the others are drawn from the policy."""
         values = self._networks.baselines(self._in_teams(rollout, batch)).reshape(rollout.rewards.shape)
         present = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
         last = self._drawn_baselines(rollout.last, self._by_team(present)).reshape(-1)

@@ -26,7 +26,7 @@ class RunningMeanStd:
         if not np.isfinite(rows).all():  # guard: statistics-stay-finite
             raise TrainingDiverged(
                 "an observation or a reward to be normalized is not finite, and the statistics would never be finite "
-                "again; look at what the env returns, or train with on_bad_value='raise', which names the env"
+                "again: check what the env returns, or train with on_bad_value='raise', which names the env"
             )
         mean, count = rows.mean(axis=0, dtype=np.float64), len(rows)
         errors = rows - mean

@@ -43,8 +43,8 @@ class NumpyLearner:
         inward, of_cells = (
             (spec.size, 0) if kind is None else (spec.memory_size, both * count_cell_parameters(spec, kind.gates))
         )
-        judged = inward if spec.recurrent_critic else spec.critic_inputs
-        actor, critic = (inward, *spec.hidden, outputs), (judged, *spec.hidden, 1)
+        critic_inputs = inward if spec.recurrent_critic else spec.critic_inputs
+        actor, critic = (inward, *spec.hidden, outputs), (critic_inputs, *spec.hidden, 1)
         count = count_parameters(actor) + count_parameters(critic) + of_cells + (outputs if gaussian else 0)
         self.optimizer, self._allocated = optimizer(np, np.zeros(count, np.float32)), 0
         cells = [] if kind is None else [CellWeights(self, kind.gates, spec.size, spec.memory_size)]

@@ -49,7 +49,7 @@ def along_lists(rows: Any, counts: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("length", [1, 4, 100])
 @pytest.mark.parametrize("seed", range(6))
-def test_they_end_where_memory_does_and_are_packed_whole(seed: int, length: int) -> None:
+def test_chunks_end_where_memory_does_and_are_packed_completely(seed: int, length: int) -> None:
     starts, ended, valid, acting = drawn(seed)
     expected = slow_chunks(starts, ended, valid, acting, length)
     chunks = split_into_chunks(starts, ended, valid, acting, length)
@@ -80,7 +80,7 @@ def test_lost_rows_are_not_learned_from(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 16, 40, 1000])
-def test_minibatches_are_of_whole_chunks_and_every_row_is_in_one(size: int) -> None:
+def test_minibatches_consist_of_whole_chunks_and_cover_every_row(size: int) -> None:
     starts, ended, valid, acting = drawn(3)
     rows, counts = split_into_chunks(starts, ended, valid, acting, 4).pack()
     flat: Any = np.arange(starts.size)
