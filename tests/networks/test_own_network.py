@@ -266,11 +266,11 @@ class NoInit(nn.Module):
         (Two, r"network=Net: forward\(\) returned tuple for 2 observations"),
         (WrongSize, r"network=Net: forward\(\) returned 3 features, and features_dim is 8"),
         (Unused, r"network=Net: layer 'never' is lazy, and forward\(\) does not use it"),
-        (InPlace, r"network=Net: forward\(\) changed its observations in place: .*x = x - 0.5 instead of x -= 0.5"),
+        (InPlace, r"network=Net: forward\(\) changed its observations in place, .*x = x - 0.5 instead of x -= 0.5"),
         (Detached, r"network=Net: forward\(\) returned features without a gradient, .*detach\(\)"),
         (WithoutGradients, r"network=Net: forward\(\) returned features without a gradient"),
         (NoInit, r"network=Net cannot be created for Box\(.*AttributeError.*own_network.py, line"),
-        (lambda space: torch.zeros(3), r"network=Net made Tensor: expected a torch.nn.Module"),
+        (lambda space: torch.zeros(3), r"network=Net returned Tensor: .* must return a torch.nn.Module"),
         (lambda space: nn.Linear(7, 7), r"network=Net: forward\(\) failed for observations of Box"),
         (lambda space, other: None, r"network=Net cannot be created for Box\(.*missing 1 required positional argument"),
     ],
@@ -288,7 +288,7 @@ def test_error_in_forward_names_the_line_of_the_user() -> None:
 
 
 def test_arguments_that_a_network_does_not_take_are_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"Net cannot be made .*unexpected keyword argument 'width'$"):
+    with pytest.raises(InvalidRequest, match=r"Net cannot be created .*unexpected keyword argument 'width'$"):
         learner(PPO, VECTOR, functools.partial(Wide, width=3))
 
 

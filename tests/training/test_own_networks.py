@@ -210,7 +210,9 @@ class PredictingDQN(DQN):
 
 def test_loss_on_replay_is_given_features_unless_there_is_a_memory(tmp_path: Path) -> None:
     mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "run", **ROWS)
-    with pytest.raises(mv.InvalidRequest, match=r"features\(\): a network with a memory has none for single rows"):
+    with pytest.raises(
+        mv.InvalidRequest, match=r"features\(\): a network with a memory has no features of single rows"
+    ):
         mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "memory", **MEMORY)
 
 
@@ -342,7 +344,7 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
     from gymnasium import spaces
 
     image = spaces.Box(0, 255, (6, 6, 3), np.uint8)
-    with pytest.raises(mv.InvalidRequest, match=r"network=Net: with critic='central' .* cannot be images; use critic="):
+    with pytest.raises(mv.InvalidRequest, match=r"network=Net: critic='central' .* cannot hold images; use critic="):
         PPO(PPO.Config(critic="central"), image, spaces.Discrete(2), 4, 0, agents=2, network=("Net", FromSB3))
 
 
