@@ -42,7 +42,8 @@ def observation_layout(features: Features, space: spaces.Space[Any]) -> Observat
         elif not isinstance(leaf.space, spaces.Box):
             columns = features.columns[leaf.path]
             shape = (columns.stop - columns.start,)
-        inputs.append(LeafInput(leaf.path, shape, features.columns.get(leaf.path), number, last))
+        place = features.columns.get(leaf.path)
+        inputs.append(LeafInput(leaf.path, shape, columns=place, image=number, channels_last=last))
     return ObservationLayout(_input_space(space, {leaf.path: leaf for leaf in inputs}), inputs, features.parts[0])
 
 

@@ -77,11 +77,11 @@ class OffPolicyNetworks(Learner):
         if not self._kernels:
             from multiverse.networks.torch_network import TorchNetwork
 
-            network = TorchNetwork(spec, outputs, copies, seed, self._device, more=more)
+            network = TorchNetwork(spec, outputs, copies=copies, seed=seed, device=self._device, more=more)
         elif recurrent:
-            network = RecurrentNetwork(spec, outputs, more, copies, seed)
+            network = RecurrentNetwork(spec, outputs, more=more, copies=copies, seed=seed)
         else:
-            network = NumpyNetwork(spec, outputs, copies, seed)
+            network = NumpyNetwork(spec, outputs, copies=copies, seed=seed)
         self._networks[name] = network
         if target:
             self.targets[name] = network.target()
@@ -157,7 +157,7 @@ class OffPolicyNetworks(Learner):
             overridden = type(self).acting_layers is not OffPolicyNetworks.acting_layers
             dense = (self._checked_layers(head), self.config.activation) if overridden else None
             return TorchPolicy(
-                self.features, network.acting, exploring, self._updates, recurrent=(first, None), dense=dense
+                self.features, network.acting, exploring, version=self._updates, recurrent=(first, None), dense=dense
             )
         if self._acting is None:
             cells = Cells(self.config.memory, [network.cell()]) if network.recurrent else None

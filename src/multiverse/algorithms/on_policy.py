@@ -160,8 +160,15 @@ class OnPolicy(Learner):
             return NumpyLearner(spec, self.optimizer, seed)
         from multiverse.networks.actor_critic import ActorCritic
 
-        auxiliary = self._auxiliary_parameters
-        return ActorCritic(spec, self.optimizer, seed, device, auxiliary, outputs, self.values_from)
+        return ActorCritic(
+            spec,
+            self.optimizer,
+            seed=seed,
+            device=device,
+            auxiliary=self._auxiliary_parameters,
+            critic_outputs=outputs,
+            values_from=self.values_from,
+        )
 
     def _network_spec(self) -> NetworkSpec:
         config, critic_inputs = self.config, self._critic_inputs
@@ -214,7 +221,14 @@ class OnPolicy(Learner):
 
             critic = networks.critic if self._critic_inputs is None else None
             recurrent = None if cells is None else (cells.first_memory(1), critic)
-            return TorchPolicy(self.features, networks.actor, head, self._updates, frozen, recurrent)
+            return TorchPolicy(
+                self.features,
+                networks.actor,
+                head,
+                version=self._updates,
+                shift_and_scale=frozen,
+                recurrent=recurrent,
+            )
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
     # -- update --------------------------------------------------------------------------------------------------

@@ -67,12 +67,16 @@ class BatchBuilder:
             rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
         if self.reward_normalizer is not None:
             over, parts = rollout.terminated | rollout.truncated, [part.slots for part in rollout.parts]
-            rewards = self.reward_normalizer.normalize(rewards, ended, rollout.valid, acting, over, parts)
+            rewards = self.reward_normalizer.normalize(
+                rewards, ended, rollout.valid, acting=acting, over=over, parts=parts
+            )
         present, behavior = self._log_probs(rollout, batch, version)
         log_ratios = None
         if present is not None and behavior is not None and config.lag_correction == "vtrace":
             log_ratios = present - behavior
-        rows = Transitions(rewards, values, following, ended, rollout.valid, acting)
+        rows = Transitions(
+            rewards=rewards, values=values, next_values=following, ended=ended, valid=rollout.valid, acting=acting
+        )
         advantages, returns = generalized_advantages(
             rows, gamma=config.gamma, gae_lambda=config.gae_lambda, log_ratios=log_ratios
         )
@@ -137,7 +141,7 @@ class BatchBuilder:
             batch.columns[TEAM] = vector
         values = networks.values(vector, batch.images).reshape(rollout.rewards.shape)
         last_values, final_values = networks.values(last, last_images), networks.values(final, final_images)
-        return ValueEstimates(values, last_values, steps, slots, final_values)
+        return ValueEstimates(values=values, last=last_values, final_steps=steps, final_slots=slots, final=final_values)
 
     def _recurrent_values(self, rollout: Rollout, batch: RolloutBatch) -> ValueEstimates:
         """Return what `_values` does. The memory of a final observation is that after the last row of its episode,
@@ -155,7 +159,8 @@ class BatchBuilder:
         chunk = chunk[steps * rollout.slots + slots]
         memory[chunk >= 0] = after[chunk[chunk >= 0]]
         final = self._values_after(finals, _previous_at_ends(rollout, steps, slots), memory)
-        return ValueEstimates(values.reshape(rollout.rewards.shape), last, steps, slots, final)
+        values = values.reshape(rollout.rewards.shape)
+        return ValueEstimates(values=values, last=last, final_steps=steps, final_slots=slots, final=final)
 
     def _values_after(self, observations: Leaves, previous: Previous | None, memory: Array) -> Array:
         """[rows] values of single observations, each with its own memory."""

@@ -164,7 +164,7 @@ class SAC(SoftActorCritic):
         """(actions [N, actions], log-probabilities [N]) of the policy, a squashed Gaussian: a = tanh(u), u = μ + σ ε,
         log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²)."""
         mean, log_std = self.actor(observations).chunk(2, -1)
-        log_std = log_std.clamp(*self.log_std_range)
+        log_std = log_std.clamp(min=self.log_std_range[0], max=self.log_std_range[1])
         u = mean + log_std.exp() * noise
         squash = 2.0 * (math.log(2.0) - u - (-2.0 * u).logaddexp(u * 0))  # stable for large values
         return u.tanh(), (-0.5 * noise**2 - log_std - HALF_LOG_TAU - squash).sum(-1)

@@ -133,7 +133,7 @@ class TAAC(PPO):
 
         sizes = {name: getattr(self.config, name) for name in ("num_heads", "embedding_size", "hidden_size")}
         spec = TeamSpec(self.features.size, int(self.action_space.n), **sizes)  # type: ignore[attr-defined]
-        return TeamActorCritic(spec, self.optimizer, seed, device, self._auxiliary_parameters)
+        return TeamActorCritic(spec, self.optimizer, seed=seed, device=device, auxiliary=self._auxiliary_parameters)
 
     def _new_policy(self) -> Policy:
         head, frozen = head_for(self.action_space), self._batches.frozen_moments()
@@ -197,7 +197,8 @@ class TeamBatchBuilder(BatchBuilder):
         present = np.ones(rollout.slots, np.bool_) if rollout.acting_next is None else rollout.acting_next
         last = self._drawn_baselines(rollout.last, self._by_team(present)).reshape(-1)
         steps, slots, _ = rollout.ends()
-        return ValueEstimates(values, last, steps, slots, self._final_values(rollout, steps, slots))
+        final = self._final_values(rollout, steps, slots)
+        return ValueEstimates(values=values, last=last, final_steps=steps, final_slots=slots, final=final)
 
     def _final_values(self, rollout: Rollout, steps: Array, slots: Array) -> Array:
         """[ends] values of final observations of truncated episodes, among the teammates that were truncated in the

@@ -36,7 +36,10 @@ class TorchPolicy:
         self._first_memory, critic = ({}, None) if recurrent is None else recurrent
         self._actor, self._critic = copied(actor).eval(), None if critic is None else copied(critic).eval()
         self._device = next(self._actor.parameters()).device
-        self._dense = self._actor.dense if dense is None else dense_layers(*dense).to(self._device)
+        self._dense = self._actor.dense
+        if dense is not None:
+            layers, activation = dense
+            self._dense = dense_layers(layers, activation).to(self._device)
         self._features, self._head, self.version = features, head, version
         self._shift_and_scale = shift_and_scale
 

@@ -31,7 +31,7 @@ def squashed_sample(output: Array, noise: Array, log_std_range: tuple[float, flo
     """log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²), with a = tanh(u)."""
     size = output.shape[-1] // 2
     mean, raw = output[:, :size], output[:, size:]
-    log_std = np.clip(raw, *log_std_range)
+    log_std = np.clip(raw, log_std_range[0], log_std_range[1])
     scaled_noise = np.exp(log_std) * noise
     before = mean + scaled_noise
     squash = 2.0 * (math.log(2.0) - before - np.logaddexp(before * 0, -2.0 * before))  # stable for large values

@@ -244,7 +244,7 @@ def dense_layers(layers: Sequence[tuple[Array, Array]], activation: str) -> nn.S
     """Return dense layers with these (weights [in, out], bias), as from `layers_of`; the last has no activation."""
     modules: list[nn.Module] = []
     for weights, bias in layers:
-        linear = nn.Linear(*weights.shape)
+        linear = nn.Linear(weights.shape[0], weights.shape[1])
         linear.weight.data, linear.bias.data = torch.tensor(weights.T), torch.tensor(bias)
         modules += [linear, ACTIVATIONS[activation]()]
     return nn.Sequential(*modules[:-1])

@@ -101,7 +101,7 @@ class RecurrentStack(nn.Module):
         self.extract = None if custom is None else CustomExtractor(replace(spec, size=self.observed), custom)
         if self.extract is not None:
             widths[0] = (self.observed, self.extract.size)
-        embedded = [nn.Linear(*width) for width in widths[0 if custom is None else 1 :]]
+        embedded = [nn.Linear(inward, outward) for inward, outward in widths[0 if custom is None else 1 :]]
         self.embeddings = nn.ModuleList(embedded)
         self.cell = cell_for(spec, sum(units for _, units in widths))
         self.cell_inputs = sum(units for _, units in widths)
