@@ -170,7 +170,7 @@ def test_training_page_has_the_capabilities_of_every_algorithm() -> None:
     }
     kinds = [algorithm_class(name) for name in ALGORITHMS]
     table = [f"| | {' | '.join(f'`{name}`' for name in ALGORITHMS)} |", f"|{'---|' * (len(kinds) + 1)}"]
-    table += [f"| {what} | {' | '.join(told(kind) for kind in kinds)} |" for what, told in rows.items()]
+    table += [f"| {what} | {' | '.join(cell(kind) for kind in kinds)} |" for what, cell in rows.items()]
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     assert "\n".join(table) in page, "\n".join(table)
 

@@ -1,5 +1,5 @@
-"""Learning from what older policies did: how likely it was to them is known exactly, and weighed; without lag it is
-what synchronous learning is, to the last bit."""
+"""Learning from rollouts of older policies: their log-probabilities are computed exactly and corrected for; without lag
+an update is bit-equal to the synchronous one."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_update_without_lag_equals_the_synchronous_update(make: Any, config: PPO
     other.max_lag = 3
     for seed in range(3):
         rollout = filled(one, VECTOR, seed=seed)
-        told = one.update([rollout], 0.0).metrics
+        metrics = one.update([rollout], 0.0).metrics
         again = other.update([in_halves(rollout, rollout)], 0.0).metrics
-        assert (weights(one) == weights(other)).all() and again == {**told, "policy_lag": 0.0}
+        assert (weights(one) == weights(other)).all() and again == {**metrics, "policy_lag": 0.0}
 
 
 @in_both

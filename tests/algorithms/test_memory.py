@@ -100,7 +100,7 @@ class Slow:
 
 
 def vector(algorithm: Any, observation: Any, previous: tuple[Any, Any] | None) -> Any:
-    """What the networks see of one row; `previous`: None at a start."""
+    """Return the network's input of one row; `previous`: None at the start of an episode."""
     shown = [observation]
     if algorithm.config.see_previous:
         space = algorithm.action_space
@@ -168,17 +168,17 @@ def test_recurrent_advantages_equal_a_step_by_step_reference(
         t, s = divmod(row, SLOTS)
         assert rollout.previous is not None
         before = None if rollout.starts[t, s] else (rollout.previous[0][t, s], rollout.previous[1][t, s])
-        said, _ = actor.step(
+        output, _ = actor.step(
             vector(algorithm, rollout.observations[()][t, s], before), rollout.memory["cells"][t, s, 0]
         )
         again = algorithm._networks._actor.output(algorithm._networks._dense_inputs(batch)[0])[-1]
-        np.testing.assert_allclose(again, said, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(again, output, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_torch", [False, True])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_first_ratio_of_a_recurrent_policy_is_1(memory: Any, in_torch: bool) -> None:
-    """What acts, one step at a time, and what learns, in chunks, are the same function: the first ratio is 1."""
+    """The acting policy, step by step, and the learner, in chunks, compute the same function: the first ratio is 1."""
     config = replace(SMALL, memory=memory, batch_size=1000, see_previous=True, normalize_observations=True)
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1 if in_torch else 256):
         algorithm = PPO(config, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
@@ -188,9 +188,9 @@ def test_first_ratio_of_a_recurrent_policy_is_1(memory: Any, in_torch: bool) -> 
         rows, _ = algorithm._batches._chunks(rollout).pack()
         for k, row in enumerate(rows.tolist()):
             t, s = divmod(row, SLOTS)
-            said, _ = algorithm.policy().output(np.asarray(batch.vector)[k : k + 1],  # type: ignore[attr-defined]
+            output, _ = algorithm.policy().output(np.asarray(batch.vector)[k : k + 1],  # type: ignore[attr-defined]
                                                 {"cells": rollout.memory["cells"][t, s : s + 1]})  # fmt: skip
-            logs = said - np.log(np.exp(said).sum())
+            logs = output - np.log(np.exp(output).sum())
             assert log_probs[k] == pytest.approx(logs[0, rollout.actions[t, s]], abs=2e-5)
         report = algorithm.update([rollout], 0.0)
         assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.gradient_steps == 1
@@ -260,12 +260,12 @@ def test_rollout_without_valid_rows_changes_nothing() -> None:
         assert (algorithm.weights()["parameters"] == before).all()
 
 
-@pytest.mark.parametrize(("wrong", "told"), [
+@pytest.mark.parametrize(("wrong", "message"), [
     ({"memory_size": 0}, "memory_size=0: at least 1"), ({"chunk_length": 0}, "chunk_length=0: at least 1"),
     ({"see_previous": True, "memory": None}, "see_previous=True: needs a memory, lstm or gru"),
 ])  # fmt: skip
-def test_invalid_settings_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=message):
         replace(SMALL, **wrong)
     with pytest.raises(mv.InvalidRequest, match="memory cannot change"):
         PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1).change(memory="gru")

@@ -315,7 +315,7 @@ def test_closed_actions_are_neither_taken_nor_in_targets(name: str) -> None:
     outputs = network.parameters.reshape(
         -1 if name == "dqn" else 2, network.parameters.size // (1 if name == "dqn" else 2)
     )
-    outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # the actions that nobody may take would be worth a lot
+    outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # closed actions would have large values
     assert algorithm.update([rollout], 0.0).metrics["loss" if name == "dqn" else "critic_loss"] < 10.0
 
 

@@ -79,8 +79,8 @@ class Remembering(nn.Module):
         rows = torch.arange(len(vector))[shown.rows]
         short = self.shortcut(torch.cat([vector[rows, : self.parts[0]], *more], -1)).relu()
         given = torch.cat([torch.stack([hidden[row] for row in rows.tolist()]), short], -1)
-        said = [head(given) for head in self.heads]
-        return torch.stack(said) if self.copies else said[0]
+        output = [head(given) for head in self.heads]
+        return torch.stack(output) if self.copies else output[0]
 
 
 def network_of(outputs: int) -> nn.Sequential:
@@ -96,8 +96,8 @@ class Forgetful(nn.Module):
         self.size, self.layers = size, network(flat, size, outputs)
 
     def forward(self, shown: Any) -> Tensor:
-        said: Tensor = self.layers(torch.as_tensor(shown.vector)[shown.rows, : self.size])
-        return said
+        output: Tensor = self.layers(torch.as_tensor(shown.vector)[shown.rows, : self.size])
+        return output
 
 
 class SlowMemory(Reference):
@@ -121,8 +121,8 @@ class SlowMemory(Reference):
         self.of_alpha = torch.optim.Adam([self.log_alpha], rate)
 
     def values(self, critics: Any, *seen: Any) -> Tensor:
-        said: Tensor = critics(*seen)
-        return said
+        output: Tensor = critics(*seen)
+        return output
 
 
 def fed(algorithm: Any, reference: Any) -> None:
@@ -192,7 +192,7 @@ def test_sequences_are_packed_with_previous_actions_and_rewards(length: int | No
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("name", KINDS)
 def test_policy_acts_as_its_network_learns_along_sequences(name: str, kind: str, learner: str) -> None:
-    """What the actor says step by step, remembering, is what it says along the whole sequence."""
+    """The actor computes the same outputs step by step as along the whole sequence."""
     algorithm = made(name, **{**MEMORY, "memory": kind, "learner": learner}, learning_starts=0)
     for number in range(3):
         algorithm.update([rollout_of(algorithm, number)], 0.1)
@@ -206,8 +206,8 @@ def test_policy_acts_as_its_network_learns_along_sequences(name: str, kind: str,
         for rows in sequences(shown):
             memory = acting.first_memory(1)
             for row in rows:
-                said, memory = acting.output(shown.vector[row : row + 1], memory)
-                np.testing.assert_allclose(said[0], expected[row], rtol=1e-4, atol=1e-5)
+                output, memory = acting.output(shown.vector[row : row + 1], memory)
+                np.testing.assert_allclose(output[0], expected[row], rtol=1e-4, atol=1e-5)
 
 
 def test_markov_actor_has_no_memory() -> None:
@@ -244,7 +244,7 @@ class Saved:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"markov_actor": True}, "needs a memory"),
         ({"memory": "gru", "sequences": 0}, "sequences=0: at least 1"),
@@ -252,8 +252,8 @@ class Saved:
         ({"memory": "gru", "reward_embedding": -1}, "reward_embedding=-1: 0 or more"),
     ],
 )
-def test_invalid_settings_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         made("sac", **wrong)
 
 

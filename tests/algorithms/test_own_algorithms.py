@@ -108,7 +108,7 @@ def test_algorithm_that_derives_from_a_base_resumes_exactly_and_acts(
 
 
 @pytest.mark.parametrize(
-    ("base", "missing", "said"),
+    ("base", "missing", "message"),
     [
         (PolicyGradient, "loss", r"Without derives from OnPolicy and does not define loss\(out, batch\)"),
         (DDPG, "make_networks", r"Without derives from OffPolicy and does not define make_networks\(\)"),
@@ -117,9 +117,9 @@ def test_algorithm_that_derives_from_a_base_resumes_exactly_and_acts(
         (DDPG, "outputs", r"Without does not define outputs\(\), the number of outputs of each network"),
     ],
 )
-def test_missing_method_of_a_base_is_named(base: Any, missing: str, said: str, tmp_path: Path) -> None:
+def test_missing_method_of_a_base_is_named(base: Any, missing: str, message: str, tmp_path: Path) -> None:
     stock = OnPolicy if base is PolicyGradient else OffPolicy
     parts = {name: value for name, value in vars(base).items() if name not in (missing, "__dict__", "__weakref__")}
     env, _, settings = CASES[0] if base is PolicyGradient else CASES[1]
-    with pytest.raises(mv.InvalidRequest, match=said):
+    with pytest.raises(mv.InvalidRequest, match=message):
         mv.train(env, type("Without", (stock,), parts), run_dir=tmp_path / "run", **settings)

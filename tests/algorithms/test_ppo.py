@@ -112,7 +112,7 @@ def test_ppo_learns_in_every_space(sight: str, what: str) -> None:
 
 @pytest.mark.parametrize("what", ACTIONS)
 def test_first_ratio_of_a_recurrent_policy_is_1(what: str) -> None:
-    """What acts (in numpy) and what learns (in torch) are the same function: the first ratio of an update is 1."""
+    """The acting policy in numpy and the learner in torch compute the same function: the first ratio is 1."""
     algorithm = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
     report = algorithm.update([filled(algorithm, VECTOR)], 0.0)
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
@@ -289,15 +289,15 @@ def test_rollout_of_an_older_policy_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("observations", "actions", "told"),
+    ("observations", "actions", "message"),
     [
         (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
         (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "MultiBinary or a Box, and these are Dict"),
         (VECTOR, spaces.Box(0, 5, (2,), np.int64), "a Box of floats"),
     ],
 )
-def test_unsupported_spaces_are_refused(observations: Any, actions: Any, told: str) -> None:
-    with pytest.raises(mv.InvalidRequest, match=told):
+def test_unsupported_spaces_are_refused(observations: Any, actions: Any, message: str) -> None:
+    with pytest.raises(mv.InvalidRequest, match=message):
         made(observations, actions)
 
 
@@ -369,7 +369,7 @@ def test_rollout_of_images_is_processed_in_pieces(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("share", [False, True])
 def test_minibatch_does_not_wait_for_a_gpu(share: bool) -> None:
-    """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
+    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
     algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"], replace(SMALL, share_features=share))
     shape = NetworkSpec(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
     learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
@@ -411,9 +411,9 @@ def test_shared_features_get_gradients_of_both_networks() -> None:
 
 
 def test_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) -> None:
-    how = {**SMALL_RUN, "steps_per_env": 10, "env_steps": 80, "share_features": True}
-    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **how)
-    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**how, "env_steps": 40})
+    settings = {**SMALL_RUN, "steps_per_env": 10, "env_steps": 80, "share_features": True}
+    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **settings)
+    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**settings, "env_steps": 40})
     mv.resume(half, env=Pictures, env_steps=80)
     assert digest(half) == digest(whole)
     policy, seen = mv.load(whole), np.full((36, 36, 3), 200, np.uint8)
@@ -424,7 +424,7 @@ def test_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) 
     acted = again.policy().act(Seen({(): seen[None]}, np.zeros(1, bool)), None, {})[0]
     assert policy.act(seen) == acted[0]
     with pytest.raises(mv.InvalidRequest, match="networks have other sizes"):
-        mv.train(Pictures, run_dir=tmp_path / "other", **{**how, "share_features": False}, init_from=whole)
+        mv.train(Pictures, run_dir=tmp_path / "other", **{**settings, "share_features": False}, init_from=whole)
 
 
 class Pictures(gym.Env[Any, Any]):

@@ -25,7 +25,8 @@ SEEN, ACTIONS = spaces.Box(-1, 1, (5,), np.float32), spaces.Discrete(3)
 
 
 class Swapped(ParallelEnv):  # type: ignore[misc]
-    """Each agent sees a number of its own, and is paid for saying that of the next one. In 8 steps, each by itself."""
+    """Each agent observes its own number, and its reward is 1 for the number of the next agent. Episodes have 8
+    steps."""
 
     metadata = {"name": "swapped"}  # noqa: RUF012
 
@@ -61,12 +62,12 @@ class Swapped(ParallelEnv):  # type: ignore[misc]
 
 
 def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "num_envs": 8, "steps_per_env": 16, "env_steps": 6_000, "seed": 1, "executor": "serial", "evaluate_every": 0,
         "evaluation_episodes": 20, "learning_rate": 3e-3, "epochs": 4, "batch_size": 64, "preset": False, "gamma": 0.5,
     }  # fmt: skip
-    team = mv.train(Swapped, algorithm="taac", run_dir=tmp_path / "taac", **SMALL, **how)
-    alone = mv.train(Swapped, algorithm="ppo", run_dir=tmp_path / "ppo", **how)
+    team = mv.train(Swapped, algorithm="taac", run_dir=tmp_path / "taac", **SMALL, **settings)
+    alone = mv.train(Swapped, algorithm="ppo", run_dir=tmp_path / "ppo", **settings)
     assert team.summary["evaluation"]["mean_return"] > 0.9
     assert alone.summary["evaluation"]["mean_return"] < 0.65
 
@@ -166,7 +167,7 @@ def test_unsupported_runs_and_settings_are_refused() -> None:
         TAAC(TAACConfig(**SMALL), SEEN, spaces.Box(-1, 1, (2,)), 2, 0)
     with pytest.raises(mv.InvalidRequest, match="images"):
         TAAC(TAACConfig(**SMALL), spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTIONS, 2, 0)
-    for wrong, said in (
+    for wrong, message in (
         ({"num_heads": 3, "embedding_size": 16}, "not a multiple of num_heads=3"),
         ({"hidden_sizes": (32,)}, "taac's networks have num_heads"),
         ({"squash": True}, "taac's networks have num_heads"),
@@ -175,19 +176,19 @@ def test_unsupported_runs_and_settings_are_refused() -> None:
         ({"similarity_cap": 2.0}, "from -1 to 1"),
         ({"weight_decay": -1.0}, "0 or more"),
     ):
-        with pytest.raises(mv.InvalidRequest, match=said):
+        with pytest.raises(mv.InvalidRequest, match=message):
             TAACConfig(**wrong)
 
 
 def test_run_of_larger_team_starts_from_weights_of_smaller_team(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
+    settings: dict[str, Any] = {
         **SMALL, "algorithm": "taac", "num_envs": 2, "steps_per_env": 20, "env_steps": 40, "executor": "serial",
         "evaluate_every": 0, "evaluation_episodes": 1, "preset": False,
     }  # fmt: skip
     two, three = ({"env_kwargs": {"num_boxes": boxes, "max_timestep": 10}} for boxes in (2, 3))
-    first = mv.train("BoxJump-v0", run_dir=tmp_path / "two", seed=0, **two, **how)
+    first = mv.train("BoxJump-v0", run_dir=tmp_path / "two", seed=0, **two, **settings)
     then = mv.train(
-        "BoxJump-v0", run_dir=tmp_path / "three", seed=1, init_from=first.path, learning_rate=1e-12, **three, **how
+        "BoxJump-v0", run_dir=tmp_path / "three", seed=1, init_from=first.path, learning_rate=1e-12, **three, **settings
     )
     x = np.random.default_rng(0).standard_normal((2, 11), dtype=np.float32)
     one, other = (mv.load(run)["box-1"].acting for run in (first, then))

@@ -35,7 +35,7 @@ VARIATIONS: dict[str, list[Any]] = {
     "value_clip_range": [None, 0.1, 1.0],
     "value_coef": [0.0, 0.7],
 }
-"""Of every setting that a loss reads."""
+"""Values of every setting that a loss reads."""
 
 
 class Recorded:
@@ -132,7 +132,7 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("stock", "method", "said"),
+    ("stock", "method", "message"),
     [
         (A2C, "policy_loss", "Own.policy_loss() overrides nothing: A2C calls loss, value_loss"),
         (SAC, "loss", "Own.loss() overrides nothing: SAC calls critic_loss, actor_loss, temperature_loss"),
@@ -142,12 +142,12 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
     ],
 )
 def test_method_named_like_a_loss_that_is_never_called_is_reported(
-    stock: Any, method: str, said: str, caplog: pytest.LogCaptureFixture
+    stock: Any, method: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = stock.Config(hidden_sizes=(8,))
     actions = spaces.Box(-1, 1, (1,), np.float32) if stock is SAC else ACTIONS
     type("Own", (stock,), {method: lambda self, *given: 0})(config, SPACE, actions, 4, 1)
-    assert [message for message in caplog.messages if "overrides nothing" in message] == ([said] if said else [])
+    assert [message for message in caplog.messages if "overrides nothing" in message] == ([message] if message else [])
 
 
 # -- which learner ------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ VARIATIONS: dict[str, dict[str, list[Any]]] = {
     "discrete_sac": {"entropy_coef": ["auto", "auto_0.1", 0.2, 0.0], "target_entropy_ratio": [0.0, 0.7]},
     "dqn": {},
 }
-"""Of every setting that a loss reads."""
+"""Values of every setting that a loss reads."""
 COMMON: list[dict[str, Any]] = [{}, {"activation": "tanh"}, {"hidden_sizes": ()}, {"gamma": 0.5}, {"batch_size": 1}]
 RECURRENT: list[dict[str, Any]] = [
     {},
@@ -77,7 +77,7 @@ def filled(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Any:
 
 @dataclass
 class Gradients:
-    """What both learners find for the losses of one batch, by loss."""
+    """Return the gradients of both learners for the losses of one batch, by loss."""
 
     ours: dict[str, Any]
     theirs: dict[str, Any]

@@ -36,7 +36,7 @@ def as_lists(chunks: Chunks) -> list[list[int]]:
 
 
 def along_lists(rows: Any, counts: Any) -> list[list[int]]:
-    """What packed rows stand for, chunk after chunk."""
+    """Return the packed rows, chunk after chunk."""
     found: list[list[int]] = [[] for _ in range(counts[0] if counts else 0)]
     at = 0
     for count in counts:

@@ -133,7 +133,7 @@ def test_policy_with_filters_acts_as_dense_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "settings", "said"),
+    ("space", "settings", "message"),
     [
         (spaces.Box(0, 1, (4,)), {}, "one Box of three axes"),
         (spaces.Dict({"a": spaces.Box(0, 1, BOARD), "b": spaces.Discrete(3)}), {}, "one Box of three axes"),
@@ -143,8 +143,8 @@ def test_policy_with_filters_acts_as_dense_layers() -> None:
         (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: cannot be used with a memory"),
     ],
 )
-def test_invalid_convolutions_are_refused(space: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_invalid_convolutions_are_refused(space: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         agent(space, **{"filters": 8, **settings})
 
 

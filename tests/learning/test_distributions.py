@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies, against torch's own distributions; and that acting draws from them."""
+"""Log-probabilities and entropies, against torch's own distributions; acting samples from them."""
 
 from __future__ import annotations
 

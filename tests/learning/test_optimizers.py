@@ -61,7 +61,7 @@ def test_non_finite_gradient_changes_nothing(xp: Any, kind: Any, theirs: Any, ba
 
 @pytest.mark.parametrize("kind", [Adam, RMSprop])
 def test_optimizer_step_does_not_wait_for_a_gpu(kind: Any) -> None:
-    """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
+    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
     optimizer = kind(torch, torch.zeros(4, device="meta"))
     for _ in range(3):
         assert optimizer.step(0.1, 0.5).is_meta and optimizer.parameters.is_meta

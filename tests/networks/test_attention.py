@@ -35,7 +35,7 @@ def exact() -> object:
 
 
 def team(agents: int, teams: int = TEAMS) -> tuple[Tensor, Tensor, Tensor]:
-    """Observations, actions, and who is there: at least nobody, at most everybody."""
+    """Observations, actions and the mask of present agents, from none to all."""
     observations = torch.randn(teams, agents, FEATURES)
     present = torch.rand(teams, agents) < 0.6
     present[0], present[1] = True, False
@@ -81,10 +81,10 @@ def by_team(slow: Callable[..., Tensor], present: Tensor, *parts: Tensor, output
 def test_attention_equals_a_slow_reference(agents: int) -> None:
     attention = TeamAttention(12, 2)
     x, (_, _, present) = torch.randn(TEAMS, agents, 12), team(agents)
-    everybody = torch.ones_like(present)
-    slow = by_team(lambda one: slow_attention(attention, one), everybody, x, outputs=(12,))
+    all_present = torch.ones_like(present)
+    slow = by_team(lambda one: slow_attention(attention, one), all_present, x, outputs=(12,))
     torch.testing.assert_close(attention(x), slow)
-    torch.testing.assert_close(attention(x, everybody), slow)
+    torch.testing.assert_close(attention(x, all_present), slow)
     some = by_team(lambda one: slow_attention(attention, one), present, x, outputs=(12,))
     torch.testing.assert_close(attention(x, present), some)
 
@@ -101,7 +101,7 @@ def test_logits_depend_on_own_embedding_and_attention(agents: int) -> None:
 
 
 def test_initial_attention_does_not_outweigh_own_embedding() -> None:
-    """What all hear is much the same, and would make them do the same."""
+    """The attention of all agents is similar initially, and would make their logits similar."""
     actor, (observations, _, _) = TeamActor(SHAPE), team(8)
     own, attended = actor.embed(observations), actor(observations)[1]
     assert 0 < (attended - own).norm() < 0.15 * own.norm()

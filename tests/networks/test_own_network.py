@@ -1,4 +1,4 @@
-"""Networks of the user: what they are given, how they are made and checked, and that feature extractors of
+"""Networks of the user: their inputs, construction and validation; feature extractors of
 Stable-Baselines3 compute the same as there."""
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def test_normalization_is_split_by_leaf_and_never_of_images() -> None:
     assert torch.equal(observation["b"], torch.as_tensor(raw["b",]).permute(0, 3, 1, 2) / 255.0)
 
 
-# -- how they are made -------------------------------------------------------------------------------------------
+# -- construction -------------------------------------------------------------------------------------------
 def learner(kind: Any, space: spaces.Space[Any], make: Any, seed: int = 1, agents: int = 1, **settings: Any) -> Any:
     actions = spaces.Box(-1, 1, (2,)) if kind is SAC else spaces.Discrete(2)
     more = {} if agents == 1 else {"agents": agents}
@@ -257,7 +257,7 @@ class NoInit(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (Failing, r"network=Net: forward\(\) failed for observations of .*: RuntimeError: mat1 and mat2"),
         (NotFloat, r"network=Net: forward\(\) returned torch.int64: expected floats"),
@@ -275,8 +275,8 @@ class NoInit(nn.Module):
         (lambda space, other: None, r"network=Net cannot be created for Box\(.*missing 1 required positional argument"),
     ],
 )
-def test_mistakes_in_a_network_are_reported_before_anything_starts(make: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_mistakes_in_a_network_are_reported_before_anything_starts(make: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         learner(PPO, VECTOR, make)
 
 
@@ -441,15 +441,15 @@ def test_small_cnn_detects_the_channel_axis_of_boards(shape: tuple[int, ...], ch
 
 
 @pytest.mark.parametrize(
-    ("network", "space", "said"),
+    ("network", "space", "message"),
     [
         (NatureCNN, SMALL_IMAGE, "an image of 20 × 20 is too small .*SmallCNN"),
         (NatureCNN, VECTOR, "NatureCNN needs one image or board as observation"),
         (SmallCNN, NESTED, "SmallCNN needs one image or board as observation"),
     ],
 )
-def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         create_network(choice(network, space))
 
 
@@ -476,7 +476,7 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("small_cn", "network='small_cn' does not exist: expected mlp, .*Did you mean small_cnn"),
         ("tests.networks.own_networks.Wide", "Did you mean tests.networks.own_networks:Wide"),
@@ -487,8 +487,8 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
         ("json:__name__", "network: json:__name__ is an instance of str"),
     ],
 )
-def test_unknown_network_name_is_refused(name: str, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_unknown_network_name_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         network_class(name)
 
 

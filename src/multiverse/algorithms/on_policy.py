@@ -222,12 +222,7 @@ class OnPolicy(Learner):
             critic = networks.critic if self._critic_inputs is None else None
             recurrent = None if cells is None else (cells.first_memory(1), critic)
             return TorchPolicy(
-                self.features,
-                networks.actor,
-                head,
-                version=self._updates,
-                shift_and_scale=frozen,
-                recurrent=recurrent,
+                self.features, networks.actor, head, version=self._updates, shift_and_scale=frozen, recurrent=recurrent
             )
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 

@@ -14,13 +14,7 @@ from multiverse.core.views import Array
 from multiverse.learning.batches import TEAM, Chunks, Packing, RolloutBatch, split_into_chunks
 from multiverse.learning.loss import as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
-from multiverse.learning.returns import (
-    Transitions,
-    ValueEstimates,
-    generalized_advantages,
-    merge_turns,
-    next_values,
-)
+from multiverse.learning.returns import Transitions, ValueEstimates, generalized_advantages, merge_turns, next_values
 from multiverse.policies.features import Features, Previous
 from multiverse.rollouts.rollout import Rollout
 

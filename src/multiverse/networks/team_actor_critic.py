@@ -33,12 +33,7 @@ class TeamActorCritic:
     xp = torch
 
     def __init__(
-        self,
-        spec: TeamSpec,
-        optimizer: type[Optimizer],
-        seed: int,
-        device: str,
-        auxiliary: Iterable[nn.Parameter] = (),
+        self, spec: TeamSpec, optimizer: type[Optimizer], seed: int, device: str, auxiliary: Iterable[nn.Parameter] = ()
     ) -> None:
         """`auxiliary`: further parameters that are trained with the loss."""
         self.device, self.distribution = torch.device(device), Categorical(spec.num_actions)
