@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from multiverse.learning.batches import Chunks, Packing, RolloutBatch, split_into_chunks
+from multiverse.learning.numpy_network import SoftUpdated
+from multiverse.learning.optimizers import Adam
 
 
 def slow_chunks(starts: Any, ended: Any, valid: Any, acting: Any, length: int) -> list[list[int]]:
@@ -96,3 +98,14 @@ def test_minibatches_consist_of_whole_chunks_and_cover_every_row(size: int) -> N
         sizes.append(len(part))
     assert sorted(seen) == sorted(along_lists(rows, counts)) and max(sizes) < size + 4
     assert len(sizes) <= -(-len(rows) // size)
+
+
+def test_old_names_of_packing_and_soft_update_warn_and_work() -> None:
+    batch = RolloutBatch(np.zeros((3, 1)), [], np.zeros(3))
+    batch.packing = Packing([2, 1], np.zeros((2, 1, 1, 4)))
+    with pytest.warns(DeprecationWarning, match=r"use batch\.packing"):
+        assert batch.along is batch.packing
+    target = SoftUpdated(Adam(np, np.ones(2, np.float32)), np.zeros(2, np.float32))
+    with pytest.warns(DeprecationWarning, match="use soft_update"):
+        target.follow(0.5)
+    assert target.parameters.tolist() == [0.5, 0.5]

@@ -35,8 +35,8 @@ class OffPolicyNetworks(Learner):
     targets: dict[str, Any]
     """Target networks, by the names of the networks that they are updated towards."""
     _networks: dict[str, Any]
-    _critic_features: Features  # of the critics: with `markov_actor`, the actor has no previous action and reward
-    features: Features
+    features: Features  # of the policy
+    _critic_features: Features  # as `features`; with `markov_actor`, also with the previous action and reward
     _kernels: Mapping[str, Callable[..., Any]]
     _device: str
     _rng: np.random.Generator

@@ -44,41 +44,21 @@ class BatchBuilder:
 
     def build(self, rollout: Rollout, version: int) -> RolloutBatch:
         """Return the batch of this rollout, on the device of the networks. `version`: of the present policy."""
-        networks, config = self._networks, self.config
-        batch = self._inputs(rollout)
+        networks, config, batch = self._networks, self.config, self._inputs(rollout)
         recurrent = config.memory is not None and self._critic_inputs is None
-        estimates = (self._recurrent_values if recurrent else self._values)(rollout, batch)
-        values, rewards, acting = estimates.values, rollout.rewards, rollout.acting
-        ended = rollout.terminated | rollout.truncated
-        if acting is None or acting.all():
-            acting = None
-            following = next_values(estimates, rollout.terminated, rollout.truncated)
-        else:
-            assert rollout.acting_next is not None
-            rewards, following, ended, known = merge_turns(
-                rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next, estimates
-            )
-            rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
-        if self.reward_normalizer is not None:
-            over, parts = rollout.terminated | rollout.truncated, [part.slots for part in rollout.parts]
-            rewards = self.reward_normalizer.normalize(
-                rewards, ended, rollout.valid, acting=acting, over=over, parts=parts
-            )
+        rows = self._transitions(rollout, (self._recurrent_values if recurrent else self._values)(rollout, batch))
         present, behavior = self._log_probs(rollout, batch, version)
         log_ratios = None
         if present is not None and behavior is not None and config.lag_correction == "vtrace":
             log_ratios = present - behavior
-        rows = Transitions(
-            rewards=rewards, values=values, next_values=following, ended=ended, valid=rollout.valid, acting=acting
-        )
         advantages, returns = generalized_advantages(
             rows, gamma=config.gamma, gae_lambda=config.gae_lambda, log_ratios=log_ratios
         )
         if log_ratios is not None and not self._has_ratio:
             advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns = {"values": values, "advantages": advantages, "returns": returns}
+        columns = {"values": rows.values, "advantages": advantages, "returns": returns}
         if self._custom_loss:
-            columns |= {"rewards": rewards, "starts": rollout.starts}
+            columns |= {"rewards": rows.rewards, "starts": rollout.starts}
         needs_log_probs = self._has_ratio or self._custom_loss
         if behavior is not None and needs_log_probs:
             columns["log_probs"] = behavior
@@ -87,6 +67,26 @@ class BatchBuilder:
         if behavior is None and needs_log_probs:
             learned.columns["log_probs"] = networks.log_probs(learned)
         return learned
+
+    def _transitions(self, rollout: Rollout, estimates: ValueEstimates) -> Transitions:
+        """Return the rows with normalized rewards and next values. Actions whose outcome lies after the rollout become
+        invalid."""
+        rewards, acting, over = rollout.rewards, rollout.acting, rollout.terminated | rollout.truncated
+        if acting is None or acting.all():
+            acting, ended = None, over
+            following = next_values(estimates, rollout.terminated, rollout.truncated)
+        else:
+            assert rollout.acting_next is not None
+            rewards, following, ended, known = merge_turns(
+                rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next, estimates
+            )
+            rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
+        if self.reward_normalizer is not None:
+            parts = [part.slots for part in rollout.parts]
+            rewards = self.reward_normalizer.normalize(
+                rewards, ended, rollout.valid, acting=acting, over=over, parts=parts
+            )
+        return Transitions(rewards, estimates.values, following, ended, rollout.valid, acting)
 
     # -- inputs --------------------------------------------------------------------------------------------------
     def _inputs(self, rollout: Rollout) -> RolloutBatch:
