@@ -37,7 +37,7 @@ def group(actions: Any = None, observations: Any = SEEN, agents: int = 1) -> dic
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
     "asynchronous": ({"asynchronous": True}, {}, FROM_REPLAY, "asynchronous: NAME learns from replay"),
-    "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps something"),
+    "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps data"),
     "in turn": ({"kind": "turns", "env": "chess"}, {}, FROM_REPLAY, "NAME learns from replay, and agents of chess"),
     "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME does not take a network"),
     "a Box": (group(BOX), {}, {"taac", "discrete_sac", "dqn"}, "NAME: actions must be Discrete, and these are Box"),
