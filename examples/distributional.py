@@ -50,8 +50,7 @@ class QRDQN(DQN):
         return [*layers, (weights.reshape(-1, *each).mean(-1), bias.reshape(each).mean(-1))]
 
     def loss(self, batch: ReplayBatch) -> Loss:
-        """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: the action with the
-        largest mean."""
+        """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: argmax of the mean."""
         count, rows = self.config.n_quantiles, torch.arange(len(batch.rewards), device=batch.rewards.device)
         with torch.no_grad():
             after = self.target_values(batch.next_observations).unflatten(-1, (-1, count))

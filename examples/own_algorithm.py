@@ -29,7 +29,7 @@ class ReinforceConfig:
     steps_per_env: int = 256
     """Number of steps of each environment in a rollout."""
     learning_rate: float = 5.0
-    """Step size; decreases to 0 at the end of the budget."""
+    """Initial step size; decreases linearly to 0."""
     gamma: float = 0.98
     """Discount factor."""
 
