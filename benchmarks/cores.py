@@ -70,7 +70,7 @@ class Asked(PPO):
         networks = self._networks
         log_std = networks.distribution.log_std
         head = head_for(self.action_space, None if log_std is None else np.exp(as_numpy(log_std)), self.config.squash)
-        return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device)
+        return TorchPolicy(self.features, networks.actor, head, self._updates)
 
 
 def collecting(

@@ -4,7 +4,7 @@ methods.
     python examples/distributional.py                                         # trains QR-DQN on CartPole-v1
     multiverse train CartPole-v1 --algorithm examples.distributional:C51      # the other, with its settings as flags
 
-Both learn how the return of each action is distributed, and act on its mean. QR-DQN folds that mean into the last layer
+Both learn the distribution of the return of each action and act on its mean. QR-DQN folds that mean into the last layer
 of the policy; C51 has a head that computes it. So runs of both hold policies of plain arrays: `mv.load` and
 `multiverse evaluate` need neither this file nor torch.
 """
@@ -24,16 +24,16 @@ from multiverse.policies import CategoricalHead
 
 
 def best_actions(values: Any, masks: Any) -> Any:
-    """[rows] the open action of the largest of the values [rows, actions]."""
+    """Return the open action [rows] with the largest of the values [rows, actions]."""
     return (values if masks is None else values.masked_fill(~masks, -torch.inf)).argmax(-1)
 
 
 @dataclass(frozen=True)
 class QRDQNConfig(DQNConfig):
-    """Settings of DQN, and one more."""
+    """Settings of QR-DQN."""
 
     n_quantiles: int = 50
-    """Quantiles of the return of each action."""
+    """Number of quantiles of the return of each action."""
 
 
 class QRDQN(DQN):
@@ -50,7 +50,7 @@ class QRDQN(DQN):
         return [*layers, (weights.reshape(-1, *each).mean(-1), bias.reshape(each).mean(-1))]
 
     def loss(self, batch: ReplayBatch) -> Loss:
-        """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: of the largest mean."""
+        """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: argmax of the mean."""
         count, rows = self.config.n_quantiles, torch.arange(len(batch.rewards), device=batch.rewards.device)
         with torch.no_grad():
             after = self.target_values(batch.next_observations).unflatten(-1, (-1, count))
@@ -66,14 +66,14 @@ class QRDQN(DQN):
 
 @dataclass(frozen=True)
 class C51Config(DQNConfig):
-    """Settings of DQN, and three more."""
+    """Settings of C51."""
 
     n_atoms: int = 51
-    """Values that a return can have."""
+    """Number of values (atoms) of the distribution of returns."""
     v_min: float = 0.0
-    """The smallest of them."""
+    """Smallest value of the distribution."""
     v_max: float = 100.0
-    """The largest of them."""
+    """Largest value of the distribution."""
 
 
 class C51(DQN):

@@ -1,9 +1,9 @@
-"""An algorithm of one's own, in one file: REINFORCE with a linear policy, in numpy.
+"""A custom algorithm in one file: REINFORCE with a linear policy, in numpy.
 
     python examples/own_algorithm.py                                              # trains it on CartPole-v1
     multiverse train CartPole-v1 --algorithm examples.own_algorithm:Reinforce     # the same, with its settings as flags
 
-docs/training.md explains what the trainer asks of an algorithm.
+docs/training.md documents the interface of algorithms.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ReinforceConfig:
     """Settings of REINFORCE: each is a flag, a key of config files, and an argument of `mv.train`."""
 
     steps_per_env: int = 256
-    """Steps of every env in a rollout."""
+    """Number of steps of each environment in a rollout."""
     learning_rate: float = 5.0
-    """Step size, down to 0 at the end of the budget."""
+    """Initial step size; decreases linearly to 0."""
     gamma: float = 0.98
     """Discount factor."""
 
@@ -68,7 +68,7 @@ class Reinforce:
         return UpdateReport({"entropy": float(-(probs * np.log(probs + 1e-8)).sum(axis=1).mean())}, 1)
 
     def _advantages(self, rollout: Rollout) -> np.ndarray[Any, Any]:
-        """[T, S] discounted returns to the end of the episode, standardized; 0 in rows that were lost."""
+        """Return the standardized discounted returns [T, S] to the end of the episode; 0 in lost rows."""
         returns, following = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
         for t in reversed(range(rollout.steps)):
             ended = rollout.terminated[t] | rollout.truncated[t]

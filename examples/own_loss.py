@@ -1,4 +1,4 @@
-"""Losses of one's own: dual-clip PPO (Ye et al. 2020), conservative DQN (Kumar et al. 2020) and an auxiliary term, each
+"""Custom losses: dual-clip PPO (Ye et al. 2020), conservative DQN (Kumar et al. 2020) and an auxiliary term, each
 in one method.
 
     python examples/own_loss.py                                               # trains it on CartPole-v1
@@ -19,7 +19,7 @@ from multiverse.algorithms import DQN, PPO, DQNConfig, Loss, Outputs, PPOConfig,
 
 @dataclass(frozen=True)
 class DualClipConfig(PPOConfig):
-    """Settings of PPO, and one more."""
+    """Settings of dual-clip PPO."""
 
     dual_clip: float = 3.0
     """Upper bound of the probability ratio of actions with a negative advantage."""
@@ -46,7 +46,7 @@ class ConfidentPPO(PPO):
 
 @dataclass(frozen=True)
 class ConservativeConfig(DQNConfig):
-    """Settings of DQN, and one more."""
+    """Settings of conservative DQN."""
 
     conservative_coef: float = 0.1
     """Weight of the conservative term."""

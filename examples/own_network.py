@@ -1,4 +1,4 @@
-"""A torch network of one's own, and an auxiliary loss: the reward is predicted from the network's features.
+"""A custom torch network and an auxiliary loss: the reward is predicted from the network's features.
 
     python examples/own_network.py                                            # trains it on LunarLander-v3
     multiverse train LunarLander-v3 --network examples.own_network:Residual   # the network alone, with PPO

@@ -26,8 +26,8 @@ def random_rollout(algorithm: Any, slots: int, seed: int) -> Rollout:
     space, shown = algorithm.action_space, rollout.actions.shape
     discrete = isinstance(space, spaces.Discrete)
     rollout.actions[...] = rng.integers(0, space.n, shown) if discrete else rng.uniform(-1, 1, shown)
-    how = rng.random(rollout.rewards.shape)
-    rollout.terminated[...], rollout.truncated[...] = how < 0.1, how > 0.9
+    ends = rng.random(rollout.rewards.shape)
+    rollout.terminated[...], rollout.truncated[...] = ends < 0.1, ends > 0.9
     ended = rollout.terminated | rollout.truncated
     rollout.starts[0], rollout.starts[1:], rollout.policy_version = True, ended[:-1], policy.version
     if memory:

@@ -25,7 +25,7 @@ from stable_baselines3.common.env_util import make_vec_env
 STEPS, SLOTS = 5, 4
 
 
-def test_it_knows_nothing_of_ppo() -> None:
+def test_a2c_does_not_import_ppo() -> None:
     tree = ast.parse(Path(a2c.__file__).read_text())
     imported = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert not [name for name in imported if name and "ppo" in name]
@@ -33,7 +33,7 @@ def test_it_knows_nothing_of_ppo() -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
 @pytest.mark.parametrize("normalize", [False, True])
-def test_one_update_is_stable_baselines3s(env: str, normalize: bool) -> None:
+def test_update_equals_stable_baselines3(env: str, normalize: bool) -> None:
     settings = {"n_steps": STEPS, "ent_coef": 0.01, "normalize_advantage": normalize, "device": "cpu"}
     theirs = stable_baselines3.A2C("MlpPolicy", make_vec_env(env, SLOTS, seed=0), seed=0, **settings)
     observations, actions = theirs.observation_space, theirs.action_space

@@ -59,9 +59,9 @@ def test_loss_is_given_every_field_in_rows_that_fit_each_other(
         assert not torch.equal(*batch.noise)
         again = out.logits.log_softmax(-1).gather(-1, batch.actions.long().reshape(-1, 1))[:, 0]
         torch.testing.assert_close(again, out.log_prob)
-        assert (batch.along is not None) == ("memory" in settings)
-        if batch.along is not None:
-            assert sum(batch.along.counts) == len(batch) and len(batch.along.memory) == batch.along.counts[0]
+        assert (batch.packing is not None) == ("memory" in settings)
+        if batch.packing is not None:
+            assert sum(batch.packing.counts) == len(batch) and len(batch.packing.memory) == batch.packing.counts[0]
         if not starts:  # nothing has been learned from this rollout yet
             torch.testing.assert_close(batch.log_probs, out.log_prob.detach())
         starts.extend(batch.starts.tolist())

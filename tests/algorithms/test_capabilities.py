@@ -37,7 +37,7 @@ def group(actions: Any = None, observations: Any = SEEN, agents: int = 1) -> dic
 
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
     "asynchronous": ({"asynchronous": True}, {}, FROM_REPLAY, "asynchronous: NAME learns from replay"),
-    "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps something"),
+    "a changing number of envs": ({"auto_num_envs": True}, {}, FROM_REPLAY, "num_envs='auto': NAME keeps data"),
     "in turn": ({"kind": "turns", "env": "chess"}, {}, FROM_REPLAY, "NAME learns from replay, and agents of chess"),
     "own network": ({"network": "Mine"}, {}, {"taac"}, "network=Mine: NAME does not take a network"),
     "a Box": (group(BOX), {}, {"taac", "discrete_sac", "dqn"}, "NAME: actions must be Discrete, and these are Box"),
@@ -65,32 +65,37 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
         group(observations=IMAGES),
         {"memory": "gru"},
         FROM_REPLAY,
-        "memory='gru': NAME learns with one from numbers",
+        "memory='gru': NAME supports a memory only on the CPU",
     ),
-    "a memory, on a GPU": ({"device": "cuda"}, {"memory": "lstm"}, FROM_REPLAY, "memory='lstm': NAME learns with one"),
+    "a memory, on a GPU": (
+        {"device": "cuda"},
+        {"memory": "lstm"},
+        FROM_REPLAY,
+        "memory='lstm': NAME supports a memory only on the CPU",
+    ),
     "asynchronous, whole episodes": (
         {"asynchronous": True},
         {"whole_episodes": True},
         ON_POLICY,
-        "asynchronous: does not go together with whole_episodes",
+        "asynchronous: cannot be used with whole_episodes",
     ),
     "a central critic of one agent": (
         {"kind": "single", "env": "maze"},
         {"critic": "central"},
         {"ppo", "a2c"},
-        "critic='central': maze has one agent",
+        "critic='central': needs several agents, and maze has one",
     ),
     "a critic on the state, of one agent": (
         {"kind": "single"},
         {"critic": "state"},
         {"ppo", "a2c"},
-        "critic='state': the env has one agent",
+        "critic='state': needs several agents, and the env has one",
     ),
     "a central critic of agents without teammates": (
         {"kind": "parallel", **group()},
         {"critic": "central"},
         {"ppo", "a2c"},
-        "critic='central': of the env, no agent here has teammates",
+        "critic='central': no agent of the env has teammates",
     ),
 }
 """By name: requirements, settings of the algorithm, who refuses that, and with which words."""
@@ -115,7 +120,7 @@ def reason_of(name: str, case: str) -> str | None:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("case", REFUSED)
-def test_an_algorithm_refuses_exactly_what_it_does_not_support(name: str, case: str) -> None:
+def test_algorithm_refuses_exactly_unsupported_runs(name: str, case: str) -> None:
     _, _, refused, words = REFUSED[case]
     reason = reason_of(name, case)
     if name in refused:
@@ -137,7 +142,7 @@ def test_algorithms_that_a_refusal_recommends_support_the_run(case: str) -> None
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_an_algorithm_supports_what_it_is_made_for(name: str) -> None:
+def test_algorithm_supports_its_intended_runs(name: str) -> None:
     kind = algorithm_class(name)
     assert issubclass(kind, Learner) and kind.title() == name
     actions = DISCRETE if kind.acts_in(DISCRETE) else BOX
@@ -153,7 +158,7 @@ def test_flags_agree_with_what_the_class_has(name: str) -> None:
     assert kind.auto_num_envs == hasattr(kind, "set_slots") and kind.keeps_masks == hasattr(kind, "keep_masks")
 
 
-def test_the_page_on_training_has_what_every_algorithm_supports() -> None:
+def test_training_page_has_the_capabilities_of_every_algorithm() -> None:
     rows = {
         "actions": lambda kind: "Box with bounds" if kind.bounded_actions else _kinds(kind),
         "images": lambda kind: _yes(kind.images),
@@ -165,7 +170,7 @@ def test_the_page_on_training_has_what_every_algorithm_supports() -> None:
     }
     kinds = [algorithm_class(name) for name in ALGORITHMS]
     table = [f"| | {' | '.join(f'`{name}`' for name in ALGORITHMS)} |", f"|{'---|' * (len(kinds) + 1)}"]
-    table += [f"| {what} | {' | '.join(told(kind) for kind in kinds)} |" for what, told in rows.items()]
+    table += [f"| {what} | {' | '.join(cell(kind) for kind in kinds)} |" for what, cell in rows.items()]
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     assert "\n".join(table) in page, "\n".join(table)
 
@@ -178,12 +183,12 @@ def _kinds(kind: Any) -> str:
     return "any" if kind.actions == Learner.actions else ", ".join(one.__name__ for one in kind.actions)
 
 
-def test_the_page_on_training_has_every_name_that_own_algorithms_declare() -> None:
+def test_training_page_has_every_capability_name() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     assert [name for name in (*FLAGS, *ANSWERS, "supports") if f"`{name}" not in page] == []
 
 
-def test_the_help_of_the_setting_names_every_algorithm() -> None:
+def test_help_of_the_setting_names_every_algorithm() -> None:
     from multiverse.cli.flags import all_settings
 
     help_text = next(one.help for one in all_settings()["settings of the run"] if one.name == "algorithm")
@@ -195,7 +200,7 @@ class Plain:
     """Derives from nothing and declares nothing."""
 
 
-def test_a_class_that_declares_nothing_has_the_values_of_the_base_class() -> None:
+def test_class_without_declarations_has_the_values_of_the_base_class() -> None:
     found = capabilities_of(Plain)
     assert {name: getattr(found, name) for name in FLAGS} == {name: getattr(Capabilities, name) for name in FLAGS}
     assert not found.takes_network() and found.title() == "Plain"
@@ -217,7 +222,7 @@ def test_methods_and_arguments_of_a_plain_class_declare_what_it_does() -> None:
     assert found.supports(RunRequirements(auto_num_envs=True, network="Net")) is None
 
 
-def test_flags_and_answers_of_a_plain_class_are_taken_over() -> None:
+def test_flags_and_methods_of_a_plain_class_are_used() -> None:
     class Declares(Plain):
         asynchronous, in_turn, actions = True, False, (spaces.Box,)
 
@@ -252,7 +257,7 @@ def no_env() -> Any:
 
 
 @pytest.mark.parametrize("kind", [SmallOnly, SmallPPO])
-def test_supports_of_an_own_algorithm_is_asked_before_envs_are_built(kind: Any, tmp_path: Path) -> None:
+def test_supports_of_an_own_algorithm_is_called_before_envs_are_built(kind: Any, tmp_path: Path) -> None:
     settings = {"run_dir": tmp_path / "run", "executor": "serial", "progress": False}
     with pytest.raises(mv.errors.InvalidRequest, match="1,000 env steps at most"):
         mv.train(no_env, kind, env_steps=2_000, **settings)
@@ -271,28 +276,30 @@ def test_actions_of_an_own_algorithm_are_refused_before_it_is_made(tmp_path: Pat
         mv.train("Pendulum-v1", Reinforce, run_dir=tmp_path / "run", executor="serial", env_steps=500, progress=False)
 
 
-def test_what_a_function_has_made_is_asked_once_it_is_made(tmp_path: Path) -> None:
+def test_algorithm_from_a_function_is_checked_after_creation(tmp_path: Path) -> None:
     def make(observation_space: Any, action_space: Any, slots: int, seed: int) -> Any:
         return SmallOnly(SmallOnly.Config(), observation_space, action_space, slots, seed, "cpu")
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False}
     with pytest.raises(mv.errors.InvalidRequest, match="1,000 env steps at most"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=2_000, **settings)
-    with pytest.raises(mv.errors.InvalidRequest, match="num_envs='auto': SmallOnly keeps something for every env"):
+    with pytest.raises(mv.errors.InvalidRequest, match="num_envs='auto': SmallOnly keeps data of each env"):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", env_steps=500, **{**settings, "num_envs": "auto"})
 
 
-def test_an_algorithm_that_a_function_makes_is_asked_with_its_own_settings(tmp_path: Path) -> None:
+def test_function_that_creates_an_algorithm_is_checked_with_its_own_settings(tmp_path: Path) -> None:
     def make(*given: Any) -> Any:
         return PPO(PPOConfig(critic="central"), *given)
 
     settings = {"num_envs": 2, "executor": "serial", "progress": False, "env_steps": 500}
-    with pytest.raises(mv.errors.InvalidRequest, match="critic='central': CartPole-v1 has one agent"):
+    with pytest.raises(
+        mv.errors.InvalidRequest, match="critic='central': needs several agents, and CartPole-v1 has one"
+    ):
         mv.train("CartPole-v1", make, run_dir=tmp_path / "run", **settings)
 
 
 @pytest.mark.parametrize("base", [Plain, PPO])
-def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: Any) -> None:
+def test_invalid_supports_method_is_an_error(base: Any) -> None:
     class Instance(base):  # type: ignore[misc]
         def supports(self, run: RunRequirements) -> None: ...
 
@@ -310,7 +317,7 @@ def test_supports_that_is_no_class_method_or_returns_no_text_is_an_error(base: A
         refuse_unsupported(Agrees, run)
 
 
-def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
+def test_subclass_without_network_argument_refuses_a_network() -> None:
     class Fixed(SAC):
         def __init__(self, config: Any, observations: Any, actions: Any, slots: int, seed: int, device: str) -> None:
             super().__init__(config, observations, actions, slots, seed, device)
@@ -323,7 +330,7 @@ def test_a_subclass_whose_constructor_takes_no_network_refuses_one() -> None:
 
 
 # -- what a run asks ---------------------------------------------------------------------------------------------
-def test_requirements_of_a_config_are_what_it_says() -> None:
+def test_requirements_of_a_config_equal_its_settings() -> None:
     config = TrainConfig(env="CartPole-v1", num_envs="auto", network="my_net.py:Net", device="cuda", env_steps=500)
     asked = config.requirements()
     assert (asked.auto_num_envs, asked.network, asked.device, asked.env_steps) == (True, "Net", "cuda", 500)
@@ -337,11 +344,11 @@ def test_cautions_name_runs_that_learn_nothing() -> None:
         return found
 
     assert cautions("sac", 100, learning_starts=100) == [
-        "learning_starts=100 and env_steps=100: nothing is learned in this run"
+        "learning_starts=100 and env_steps=100: the run ends before it learns"
     ]
     assert (
         "no gradient step is due in the 100 env steps"
         in cautions("sac", 200, learning_starts=100, updates_per_step=0.001)[0]
     )
     assert cautions("sac", 200, learning_starts=100) == cautions("ppo", 200) == []
-    assert "taac learns here as for a team of one; ppo is simpler" in cautions("taac", 200)[0]
+    assert "taac trains a team of one agent; ppo is simpler" in cautions("taac", 200)[0]

@@ -102,7 +102,7 @@ def learners(case: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("case", "learner"), [(case, learner) for case in CASES for learner in learners(case)])
-def test_weights_after_updates_on_fixed_rollouts_are_those_of_the_file(case: str, learner: str) -> None:
+def test_weights_after_updates_on_fixed_rollouts_equal_the_golden_file(case: str, learner: str) -> None:
     golden, found = json.loads(FILE.read_text())[case], learned(case, learner)
     metrics = found.pop("metrics")
     assert golden.pop("metrics") == pytest.approx(metrics, rel=10 * TOLERANCE, abs=1e-6)
@@ -118,7 +118,7 @@ def test_weights_after_updates_on_fixed_rollouts_are_those_of_the_file(case: str
             )
 
 
-def test_file_has_every_case_and_all_networks_of_it_have_learned() -> None:
+def test_golden_file_has_every_case_and_trained_networks() -> None:
     golden = json.loads(FILE.read_text())
     assert golden.keys() == CASES.keys()
     for case, networks in golden.items():

@@ -1,5 +1,5 @@
-"""Learning from what older policies did: how likely it was to them is known exactly, and weighed; without lag it is
-what synchronous learning is, to the last bit."""
+"""Learning from rollouts of older policies: their log-probabilities are computed exactly and corrected for; without lag
+an update is bit-equal to the synchronous one."""
 
 from __future__ import annotations
 
@@ -32,62 +32,45 @@ def weights(algorithm: Any) -> Any:
 
 @in_both
 @pytest.mark.parametrize("config", [SMALL, NORMALIZED], ids=["plain", "normalized"])
-def test_without_lag_an_update_is_the_synchronous_one(make: Any, config: PPOConfig) -> None:
+def test_update_without_lag_equals_the_synchronous_update(make: Any, config: PPOConfig) -> None:
     one, other = (make(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     other.max_lag = 3
     for seed in range(3):
         rollout = filled(one, VECTOR, seed=seed)
-        told = one.update([rollout], 0.0).metrics
+        metrics = one.update([rollout], 0.0).metrics
         again = other.update([in_halves(rollout, rollout)], 0.0).metrics
-        assert (weights(one) == weights(other)).all() and again == {**told, "policy_lag": 0.0}
+        assert (weights(one) == weights(other)).all() and again == {**metrics, "policy_lag": 0.0}
 
 
 @in_both
 @pytest.mark.parametrize("kind", list(ACTIONS))
-def test_what_was_done_is_as_likely_as_it_was_to_who_did_it(make: Any, kind: str) -> None:
+def test_behavior_log_probs_equal_those_of_the_policy_that_acted(make: Any, kind: str) -> None:
     algorithm = make(VECTOR, ACTIONS[kind], NORMALIZED)
     algorithm.max_lag = 2
     known = {}
     for seed in range(3):
         known[seed] = filled(algorithm, VECTOR, seed=seed)
-        now, then = algorithm._log_probs_now_and_then(*batch_of(algorithm, known[seed]))
+        now, then = log_probs(algorithm, known[seed])
         assert now is None and then is None, "nothing is older"
         likely = algorithm._networks.log_probs(algorithm._batch(replace(known[seed])))
         known[seed] = known[seed], np.asarray(likely).reshape(STEPS, SLOTS)
         algorithm.update([known[seed][0]], 0.0)
     present = filled(algorithm, VECTOR, seed=9)
     (older, likely), before = known[1], weights(algorithm)
-    now, then = algorithm._log_probs_now_and_then(*batch_of(algorithm, in_halves(older, present)))
+    now, then = log_probs(algorithm, in_halves(older, present))
     half = SLOTS // 2
     assert then[:, :half] == pytest.approx(likely[:, :half], abs=1e-6), "two updates ago"
     assert (now[:, half:] == then[:, half:]).all() and (now[:, :half] != then[:, :half]).any()
     assert (weights(algorithm) == before).all(), "the present weights are in their place again"
 
 
-def batch_of(algorithm: PPO, rollout: Rollout) -> tuple[Rollout, Any]:
-    """What the networks are shown of it, before anything is dropped."""
-    shown = {}
-    learned_from = algorithm._learned_from
-
-    def keep(of: Rollout, batch: Any) -> Any:
-        shown.setdefault("batch", batch)
-        return learned_from(of, batch)
-
-    algorithm._learned_from = keep  # type: ignore[method-assign]
-    scale, moments = algorithm._reward_scale, None
-    if scale is not None:
-        moments = scale.state()
-    kept, algorithm._earlier = algorithm._earlier, {**algorithm._earlier}
-    algorithm._batch(replace(rollout, parts=()))
-    algorithm._learned_from, algorithm._earlier = learned_from, kept  # type: ignore[method-assign]
-    if scale is not None and moments is not None:
-        scale.load(moments)
-    for column in ("values", "advantages", "returns"):
-        shown["batch"].columns.pop(column, None)
-    return rollout, shown["batch"]
+def log_probs(algorithm: PPO, rollout: Rollout) -> Any:
+    """Log-probabilities of all rows under the present policy and the policy that acted, without an update."""
+    batches, version = algorithm._batches, algorithm._updates
+    return batches._log_probs(rollout, batches._inputs(rollout), version)
 
 
-def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> None:
+def test_behavior_log_probs_use_the_memory_of_the_older_policy() -> None:
     config = PPOConfig(
         steps_per_env=20, epochs=1, batch_size=16, hidden_sizes=(8,), memory="lstm", memory_size=6, chunk_length=4
     )
@@ -97,10 +80,10 @@ def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> N
         whole = rollout.copy_of(slice(0, 3))
         likely = np.zeros(whole.rewards.size)
         batch = algorithm._batch(replace(whole, parts=()))
-        rows, _ = algorithm._chunks(whole).without(whole.valid.reshape(-1)).packed()
+        rows, _ = algorithm._batches._chunks(whole).drop_invalid(whole.valid.reshape(-1)).pack()
         likely[rows] = algorithm._networks.log_probs(batch)
         algorithm.update([whole], 0.0)
-    now, then = algorithm._log_probs_now_and_then(*batch_of(algorithm, whole))
+    now, then = log_probs(algorithm, whole)
     assert now is not None and then is not None
     assert then.reshape(-1)[rows] == pytest.approx(likely[rows], abs=1e-6)
     assert (now != then).any()
@@ -108,7 +91,7 @@ def test_with_a_memory_it_is_what_the_older_policy_remembered_that_counts() -> N
 
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize("correction", ["vtrace", "ratio", "none"])
-def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: Any) -> None:
+def test_rollouts_beyond_max_lag_are_refused_and_others_learned_from(correction: Any) -> None:
     algorithm = made(VECTOR, ACTIONS["discrete"], replace(SMALL, lag_correction=correction))
     algorithm.max_lag = 2
     oldest = filled(algorithm, VECTOR)
@@ -117,7 +100,7 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
     report = algorithm.update([in_halves(oldest, filled(algorithm, VECTOR))], 0.0)
     assert report.metrics["policy_lag"] == 1.0, "2 of one half, 0 of the other"
     assert ("importance_weight" in report.metrics) == (correction != "none")
-    assert len(algorithm._earlier) <= 3
+    assert len(algorithm._batches._earlier) <= 3
     with pytest.raises(
         mv.errors.InvalidRequest, match=r"version 0 of the policy, and this is version 3: .* 2 updates older"
     ):
@@ -125,7 +108,7 @@ def test_what_is_too_old_is_refused_and_what_is_not_is_learned_from(correction: 
 
 
 @pytest.mark.fault("F3")
-def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
+def test_lag_corrections_give_different_weights_for_stale_rows() -> None:
     """The ratio by what PPO's is to, V-trace by the advantages too; none as if they were fresh."""
     found = {}
     for correction in ("vtrace", "ratio", "none"):
@@ -140,33 +123,35 @@ def test_each_correction_learns_something_else_of_the_same_stale_rows() -> None:
     )
 
 
-def test_a2c_weighs_its_advantages_and_has_no_ratio_to_clip() -> None:
+def test_a2c_weights_stale_advantages_and_refuses_ratio_correction() -> None:
     algorithm = A2C(A2CConfig(steps_per_env=STEPS, learning_rate=0.05), VECTOR, ACTIONS["discrete"], SLOTS, 1)
     algorithm.max_lag = 1
     stale = filled(algorithm, VECTOR)  # type: ignore[arg-type]
     algorithm.update([stale], 0.0)
     report = algorithm.update([stale.copy_of(slice(0, SLOTS))], 0.0)
     assert report.metrics["policy_lag"] == 1.0 and 0.0 < report.metrics["importance_weight"] < 1.0
-    with pytest.raises(mv.errors.InvalidRequest, match="lag_correction='ratio': only where a ratio is clipped"):
+    with pytest.raises(mv.errors.InvalidRequest, match="lag_correction='ratio': needs a loss with a clipped ratio"):
         A2CConfig(lag_correction="ratio")
 
 
-def test_rewards_are_scaled_by_their_own_slots_returns() -> None:
+def test_rewards_are_scaled_by_returns_of_their_own_slots() -> None:
     """A part that comes twice is two rollouts of the same slots, one after the other."""
     config = replace(SMALL, normalize_rewards=True)
     one, other = (made(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     first, second = filled(one, VECTOR), filled(one, VECTOR, seed=1)
     half = slice(SLOTS // 2, SLOTS)
-    joined = Rollout.joined([first.copy_of(half), second.copy_of(half)])
-    assert one._reward_scale is not None and other._reward_scale is not None
+    joined = Rollout.joined([first.some(half), second.some(half)])
+    assert one._batches.reward_normalizer is not None and other._batches.reward_normalizer is not None
     parts = [part.slots for part in joined.parts]
     never = np.zeros(joined.rewards.shape, bool)
-    together = one._reward_scale.scaled(joined.rewards, never, ~never, parts=parts)
+    together = one._batches.reward_normalizer.normalize(joined.rewards, never, ~never, parts=parts)
     in_turn = np.concatenate([first.rewards[:, half], second.rewards[:, half]])
     apart = np.zeros((2 * STEPS, SLOTS), np.float32)
     apart[:, half] = in_turn
     valid = np.zeros(apart.shape, bool)
     valid[:, half] = True
-    expected = other._reward_scale.scaled(apart, ~valid & False, valid)[:, half]
+    expected = other._batches.reward_normalizer.normalize(apart, ~valid & False, valid)[:, half]
     assert np.concatenate([together[:, : SLOTS // 2], together[:, SLOTS // 2 :]]) == pytest.approx(expected, rel=1e-5)
-    assert one._reward_scale.state()["returns"] == pytest.approx(other._reward_scale.state()["returns"])
+    assert one._batches.reward_normalizer.state()["returns"] == pytest.approx(
+        other._batches.reward_normalizer.state()["returns"]
+    )

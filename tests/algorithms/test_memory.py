@@ -19,7 +19,7 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.layout import SINGLE_AGENT
-from multiverse.learning.returns import generalized_advantages
+from multiverse.learning.returns import Transitions, generalized_advantages
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import Rollout, RolloutShape
 
@@ -101,7 +101,7 @@ class Slow:
 
 
 def vector(algorithm: Any, observation: Any, previous: tuple[Any, Any] | None) -> Any:
-    """What the networks see of one row; `previous`: None at a start."""
+    """Return the network's input of one row; `previous`: None at the start of an episode."""
     shown = [observation]
     if algorithm.config.see_previous:
         space = algorithm.action_space
@@ -146,7 +146,7 @@ BOX = spaces.Box(-1, 1, (2,), np.float32)
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 @pytest.mark.parametrize(("see_previous", "actions"), [(False, None), (True, None), (True, BOX)])
 @pytest.mark.parametrize("lose", [0, 25])
-def test_advantages_are_those_of_going_through_it_step_by_step(
+def test_recurrent_advantages_equal_a_step_by_step_reference(
     memory: Any, see_previous: bool, actions: Any, lose: int
 ) -> None:
     config = replace(SMALL, memory=memory, see_previous=see_previous)
@@ -157,9 +157,11 @@ def test_advantages_are_those_of_going_through_it_step_by_step(
         assert (not valid.all()) == bool(lose)
         values, following = slow_values(algorithm, rollout)
         batch = algorithm._batch(rollout)
-        advantages, returns = generalized_advantages(rollout.rewards, values, following, ended, valid, 0.99, 0.95)
-        assert batch.along is not None and len(batch) == valid.sum()
-        rows, _ = algorithm._chunks(rollout).without(valid.reshape(-1)).packed()
+        advantages, returns = generalized_advantages(
+            Transitions(rollout.rewards, values, following, ended, valid), gamma=0.99, gae_lambda=0.95
+        )
+        assert batch.packing is not None and len(batch) == valid.sum()
+        rows, _ = algorithm._batches._chunks(rollout).drop_invalid(valid.reshape(-1)).pack()
         for name, expected in (("values", values), ("advantages", advantages), ("returns", returns)):
             np.testing.assert_allclose(batch[name], expected.reshape(-1)[rows], rtol=1e-4, atol=2e-5)
         actor = Slow(algorithm, 0)
@@ -167,29 +169,29 @@ def test_advantages_are_those_of_going_through_it_step_by_step(
         t, s = divmod(row, SLOTS)
         assert rollout.previous is not None
         before = None if rollout.starts[t, s] else (rollout.previous[0][t, s], rollout.previous[1][t, s])
-        said, _ = actor.step(
+        output, _ = actor.step(
             vector(algorithm, rollout.observations[()][t, s], before), rollout.memory["cells"][t, s, 0]
         )
-        again = algorithm._networks._actor.output(algorithm._networks._seen(batch)[0])[-1]
-        np.testing.assert_allclose(again, said, rtol=1e-4, atol=1e-5)
+        again = algorithm._networks._actor.output(algorithm._networks._dense_inputs(batch)[0])[-1]
+        np.testing.assert_allclose(again, output, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("in_torch", [False, True])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_at_first_nothing_is_likelier_than_it_was(memory: Any, in_torch: bool) -> None:
-    """What acts, one step at a time, and what learns, in chunks, are the same function: the first ratio is 1."""
+def test_first_ratio_of_a_recurrent_policy_is_1(memory: Any, in_torch: bool) -> None:
+    """The acting policy, step by step, and the learner, in chunks, compute the same function: the first ratio is 1."""
     config = replace(SMALL, memory=memory, batch_size=1000, see_previous=True, normalize_observations=True)
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1 if in_torch else 256):
         algorithm = PPO(config, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
     with collected(algorithm, Odd) as rollout:
         batch = algorithm._batch(rollout)
         log_probs = np.asarray(algorithm._networks.log_probs(batch))
-        rows, _ = algorithm._chunks(rollout).packed()
+        rows, _ = algorithm._batches._chunks(rollout).pack()
         for k, row in enumerate(rows.tolist()):
             t, s = divmod(row, SLOTS)
-            said, _ = algorithm.policy().output(np.asarray(batch.vector)[k : k + 1],  # type: ignore[attr-defined]
+            output, _ = algorithm.policy().output(np.asarray(batch.vector)[k : k + 1],  # type: ignore[attr-defined]
                                                 {"cells": rollout.memory["cells"][t, s : s + 1]})  # fmt: skip
-            logs = said - np.log(np.exp(said).sum())
+            logs = output - np.log(np.exp(output).sum())
             assert log_probs[k] == pytest.approx(logs[0, rollout.actions[t, s]], abs=2e-5)
         report = algorithm.update([rollout], 0.0)
         assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.gradient_steps == 1
@@ -203,7 +205,7 @@ def test_chunks_change_the_gradient_and_not_the_values() -> None:
         algorithm = PPO(config, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
         with collected(algorithm, Odd) as rollout:
             batch = algorithm._batch(rollout)
-            rows, _ = algorithm._chunks(rollout).packed()
+            rows, _ = algorithm._batches._chunks(rollout).pack()
             values = np.empty(len(rows), np.float32)
             values[np.argsort(np.argsort(rows))] = batch["values"]
             algorithm.update([rollout], 0.0)
@@ -214,7 +216,7 @@ def test_chunks_change_the_gradient_and_not_the_values() -> None:
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C])
-def test_it_comes_back_from_its_state_and_goes_on_alike(kind: Any) -> None:
+def test_algorithm_restored_from_its_state_continues_exactly(kind: Any) -> None:
     settings = {name: getattr(SMALL, name) for name in ("steps_per_env", "hidden_sizes", "memory", "memory_size")}
     config = kind.Config(**settings, normalize_observations=True, see_previous=True, chunk_length=5)
     one, other = (kind(config, Odd().observation_space, spaces.Discrete(3), SLOTS, seed) for seed in (1, 2))
@@ -229,7 +231,7 @@ def test_it_comes_back_from_its_state_and_goes_on_alike(kind: Any) -> None:
     assert one.weights()["parameters"].tobytes() == other.weights()["parameters"].tobytes()
 
 
-def test_images_are_remembered_too() -> None:
+def test_recurrent_policy_learns_from_images() -> None:
     """In torch, acting included."""
     seen = spaces.Dict({"eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), "ear": spaces.Discrete(3)})
 
@@ -250,7 +252,7 @@ def test_images_are_remembered_too() -> None:
             assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-5) and report.gradient_steps == 1
 
 
-def test_a_rollout_of_which_everything_was_lost_teaches_nothing() -> None:
+def test_rollout_without_valid_rows_changes_nothing() -> None:
     algorithm = PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
     with collected(algorithm, Odd) as rollout:
         rollout.valid[...] = False
@@ -259,18 +261,18 @@ def test_a_rollout_of_which_everything_was_lost_teaches_nothing() -> None:
         assert (algorithm.weights()["parameters"] == before).all()
 
 
-@pytest.mark.parametrize(("wrong", "told"), [
+@pytest.mark.parametrize(("wrong", "message"), [
     ({"memory_size": 0}, "memory_size=0: at least 1"), ({"chunk_length": 0}, "chunk_length=0: at least 1"),
-    ({"see_previous": True, "memory": None}, "see_previous=True: only with a memory, lstm or gru"),
+    ({"see_previous": True, "memory": None}, "see_previous=True: needs a memory, lstm or gru"),
 ])  # fmt: skip
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         replace(SMALL, **wrong)
     with pytest.raises(mv.errors.InvalidRequest, match="memory cannot change"):
         PPO(SMALL, Odd().observation_space, spaces.Discrete(3), SLOTS, 1).change(memory="gru")
 
 
-def test_a_cell_that_no_memory_holds_is_refused() -> None:
+def test_cell_larger_than_the_limit_is_refused() -> None:
     for size in (20_000, 10**9):
         with pytest.raises(mv.errors.InvalidRequest, match="parameters, more than"):
             PPO(replace(SMALL, memory_size=size), Odd().observation_space, spaces.Discrete(3), SLOTS, 1)

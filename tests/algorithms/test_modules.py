@@ -116,7 +116,7 @@ def test_modules_needs_the_torch_learner_and_the_log_says_so(caplog: pytest.LogC
         made(Unused, learner="numpy")
 
 
-def test_modules_may_build_an_algorithm_of_its_own() -> None:
+def test_modules_can_create_another_algorithm() -> None:
     class Nested(DQN):
         def modules(self) -> dict[str, nn.Module]:
             torch.manual_seed(0)
@@ -126,7 +126,7 @@ def test_modules_may_build_an_algorithm_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("modules", "said"),
+    ("modules", "message"),
     [
         (lambda: None, "returned NoneType: expected a dict of names and torch modules"),
         (lambda: {"head": torch.zeros(1)}, "'head': Tensor: expected a torch.nn.Module"),
@@ -136,10 +136,10 @@ def test_modules_may_build_an_algorithm_of_its_own() -> None:
     ],
 )
 @pytest.mark.parametrize("stock", [PPO, SAC])
-def test_modules_of_another_kind_are_refused(stock: Any, modules: Callable[[], Any], said: str) -> None:
+def test_modules_of_another_kind_are_refused(stock: Any, modules: Callable[[], Any], message: str) -> None:
     kind: Any = type("Mine", (stock,), {"modules": lambda self: modules()})
     env = gym.make("Pendulum-v1")
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(InvalidRequest, match=message):
         kind(kind.Config(), env.observation_space, env.action_space, 1, 0)
 
 

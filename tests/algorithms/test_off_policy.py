@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, TrainingDiverged
 from multiverse.core.policy import Seen
-from multiverse.learning.loss import Shown
+from multiverse.learning.batches import NetworkInput
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
 OBSERVATIONS = spaces.Box(-9, 9, (5,), np.float32)
@@ -187,7 +187,7 @@ def fed(algorithm: Any, reference: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("name", KINDS)
-def test_whole_updates_are_those_of_a_slow_reference(name: str, learner: str) -> None:
+def test_updates_equal_a_slow_reference(name: str, learner: str) -> None:
     algorithm = made(name, learner=learner)
     reference = Reference(name, algorithm)
     fed(algorithm, getattr(reference, name))
@@ -210,7 +210,7 @@ def test_whole_updates_are_those_of_a_slow_reference(name: str, learner: str) ->
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_gradient_by_what_was_given_is_autograds(name: str) -> None:
+def test_input_gradient_equals_autograd(name: str) -> None:
     """Of twin networks, by some of the columns: what an actor learns from its critics."""
     algorithm, in_torch = made(name), made(name, learner="torch")
     for one in (algorithm, in_torch):
@@ -218,30 +218,30 @@ def test_the_gradient_by_what_was_given_is_autograds(name: str) -> None:
     twins, torchs = (one.new_network("twins", copies=2) for one in (algorithm, in_torch))
     torchs.optimizer.load_weights(twins.optimizer.weights())
     rng = np.random.default_rng(0)
-    given, by_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
+    given, grad_output = (rng.normal(size=shape).astype(np.float32) for shape in ((7, 5), (2, 7, 2)))
     vector = torch.as_tensor(given).requires_grad_()
     modules = [network(part, 5, 2) for part in np.split(twins.optimizer.weights(), 2)]
     answer = torch.stack([one(vector) for one in modules])
-    answer.backward(torch.as_tensor(by_output))
+    answer.backward(torch.as_tensor(grad_output))
     assert vector.grad is not None
-    np.testing.assert_allclose(torchs(Shown(vector)).detach(), answer.detach(), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(torchs.first()(Shown(vector)).detach(), answer[0].detach(), rtol=1e-5, atol=1e-6)
-    found = twins.forward(Shown(given))
+    np.testing.assert_allclose(torchs(NetworkInput(vector)).detach(), answer.detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(torchs.first()(NetworkInput(vector)).detach(), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    found = twins.forward(NetworkInput(given))
     np.testing.assert_allclose(found, answer.detach(), rtol=1e-5, atol=1e-6)
-    columns = twins.by_vector(by_output, slice(-3, None))
+    columns = twins.vector_grad(grad_output, slice(-3, None))
     np.testing.assert_allclose(columns, vector.grad[:, -3:], rtol=1e-5, atol=1e-6)
-    twins.forward(Shown(given))
-    twins.backward(by_output)
+    twins.forward(NetworkInput(given))
+    twins.backward(grad_output)
     expected = torch.cat([parameter.grad.reshape(-1) for one in modules for parameter in one.parameters()])  # type: ignore[union-attr]
     np.testing.assert_allclose(twins.optimizer.gradient, expected, rtol=1e-5, atol=1e-6)
     alone = twins.first()
-    np.testing.assert_allclose(alone.forward(Shown(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(alone.forward(NetworkInput(given)), answer[0].detach(), rtol=1e-5, atol=1e-6)
 
 
 # -- acting ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["sac", "td3"])
 @pytest.mark.parametrize("learning_starts", [0, 25])
-def test_noise_stays_the_same_for_as_many_steps_as_asked(name: str, learning_starts: int) -> None:
+def test_noise_is_constant_for_noise_steps(name: str, learning_starts: int) -> None:
     drawn = [
         made(name, learning_starts=learning_starts, noise_steps=held).policy().noise(np.random.default_rng(3), 5, 4)
         for held in (1, 2, 5)
@@ -253,7 +253,7 @@ def test_noise_stays_the_same_for_as_many_steps_as_asked(name: str, learning_sta
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_it_warms_up_with_actions_of_which_all_are_alike(name: str) -> None:
+def test_warm_up_actions_are_uniform(name: str) -> None:
     algorithm = made(name, learning_starts=25)
     algorithm._networks[algorithm.acts].optimizer.parameters[-4:] = 50.0  # what is learned would always do the same
     seen, rng = Seen({(): np.zeros((4000, 5), np.float32)}, np.zeros(4000, bool)), np.random.default_rng(0)
@@ -277,7 +277,7 @@ def test_it_warms_up_with_actions_of_which_all_are_alike(name: str) -> None:
         assert abs(actions.mean(0)).max() > 0.5
 
 
-def test_the_share_of_random_actions_goes_down() -> None:
+def test_share_of_random_actions_decreases() -> None:
     algorithm = made("dqn", learning_starts=0, exploration_fraction=0.5, exploration_final_eps=0.1)
     assert algorithm.epsilon == 1.0
     algorithm.update([rollout_of(algorithm, 0)], 0.25)
@@ -294,7 +294,7 @@ MASKED = spaces.Dict({"observation": OBSERVATIONS, "action_mask": spaces.MultiBi
 
 
 @pytest.mark.parametrize("name", ["discrete_sac", "dqn"])
-def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
+def test_closed_actions_are_neither_taken_nor_in_targets(name: str) -> None:
     algorithm = made(name, MASKED, learning_starts=0)
     rollout = rollout_of(algorithm, 0, MASKED)
     path = ("action_mask",)
@@ -315,12 +315,12 @@ def test_what_is_not_open_is_neither_done_nor_counted_on(name: str) -> None:
     outputs = network.parameters.reshape(
         -1 if name == "dqn" else 2, network.parameters.size // (1 if name == "dqn" else 2)
     )
-    outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # the actions that nobody may take would be worth a lot
+    outputs[:, -4:] = [1e6, 0.0, 1e6, 0.0]  # closed actions would have large values
     assert algorithm.update([rollout], 0.0).metrics["loss" if name == "dqn" else "critic_loss"] < 10.0
 
 
 @pytest.mark.parametrize("device", ["numpy", "torch"])
-def test_a_learned_temperature_wants_a_share_of_the_entropy_of_what_is_open(device: str) -> None:
+def test_target_entropy_is_a_share_of_the_entropy_of_open_actions(device: str) -> None:
     """With 2 of 4 open, 0.7 · log 4 would be out of reach, and the temperature would grow for ever."""
     wide = {} if device == "numpy" else {"hidden_sizes": (600,)}
     algorithm = made("discrete_sac", MASKED, learning_starts=0, gradient_steps=1, learning_rate=1e-4, **wide)
@@ -345,7 +345,7 @@ def test_a_learned_temperature_wants_a_share_of_the_entropy_of_what_is_open(devi
         ({"learning_starts": 20, "gradient_steps": 2}, [0, 0, 2, 2]),
     ],
 )
-def test_so_many_gradient_steps_are_due(settings: dict[str, Any], expected: list[int]) -> None:
+def test_number_of_gradient_steps_follows_the_settings(settings: dict[str, Any], expected: list[int]) -> None:
     algorithm = made("td3", **settings)
     assert [algorithm.update([rollout_of(algorithm, k)], 0.0).gradient_steps for k in range(4)] == expected
 
@@ -359,7 +359,7 @@ def test_so_many_gradient_steps_are_due(settings: dict[str, Any], expected: list
         ("discrete_sac", BOX, "discrete_sac: actions must be Discrete"),
     ],
 )
-def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, words: str) -> None:
+def test_unsupported_actions_are_refused_with_alternatives(name: str, actions: Any, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):
         made(name, actions=actions)
 
@@ -383,34 +383,32 @@ def test_other_actions_are_refused_with_what_would_do(name: str, actions: Any, w
         ("sac", {"buffer_size": 10**13}),
     ],
 )
-def test_settings_that_make_no_sense_are_named(name: str, settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_named(name: str, settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=f"{next(iter(settings))}="):
         made(name, **settings)
 
 
 @pytest.mark.parametrize("name", ["sac", "discrete_sac"])
 @pytest.mark.parametrize(("given", "first"), [("auto", 1.0), ("auto_0.1", 0.1), (0.1, 0.1)])
-def test_the_temperature_begins_where_it_is_told_to_and_is_learned_if_it_should_be(
-    name: str, given: Any, first: float
-) -> None:
+def test_temperature_has_its_initial_value_and_is_learned_if_auto(name: str, given: Any, first: float) -> None:
     algorithm = made(name, learning_starts=0, gradient_steps=1, entropy_coef=given)
     assert float(algorithm.entropy_coef) == pytest.approx(first)
     algorithm.update([rollout_of(algorithm, 0)], 0.0)
     assert (float(algorithm.entropy_coef) != pytest.approx(first, rel=1e-6)) == (given != 0.1)
 
 
-def test_a_temperature_that_was_fixed_at_0_can_be_learned_from_then_on() -> None:
+def test_temperature_fixed_at_0_can_be_learned_after_a_change() -> None:
     algorithm = made("sac", learning_starts=0, gradient_steps=1, entropy_coef=0.0)
     algorithm.change(entropy_coef="auto")
     assert float(algorithm.entropy_coef) == 1.0
 
 
-def test_sequences_longer_than_any_episode_are_whole_ones_to_a_cell_too() -> None:
+def test_sequence_length_beyond_episodes_equals_whole_episodes() -> None:
     whole, longer = (made("dqn", memory="gru", sequence_length=one).weights() for one in (None, 10**6))
     np.testing.assert_array_equal(*(np.concatenate([np.ravel(w[k]) for k in sorted(w)]) for w in (whole, longer)))
 
 
-def test_gradients_that_are_not_finite_change_nothing_and_end_it() -> None:
+def test_non_finite_gradients_change_nothing_and_end_the_run() -> None:
     algorithm = made("sac", learning_starts=0, gradient_steps=1)
     rollout = rollout_of(algorithm, 0)
     rollout.rewards[...] = np.inf
@@ -422,7 +420,7 @@ def test_gradients_that_are_not_finite_change_nothing_and_end_it() -> None:
         algorithm.update([rollout], 0.0)
 
 
-def test_where_all_steps_were_lost_nothing_is_learned_and_nothing_breaks() -> None:
+def test_replay_with_only_lost_steps_gives_no_update() -> None:
     algorithm = made("sac", learning_starts=0)
     rollout = rollout_of(algorithm, 0)
     rollout.valid[...] = False

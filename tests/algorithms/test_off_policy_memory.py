@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Seen
-from multiverse.learning.loss import Shown, as_numpy
+from multiverse.learning.batches import NetworkInput
+from multiverse.learning.loss import as_numpy
 from multiverse.learning.threads import torch_threads
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.rollouts.rollout import Rollout, rollout_for
@@ -78,8 +79,8 @@ class Remembering(nn.Module):
         rows = torch.arange(len(vector))[shown.rows]
         short = self.shortcut(torch.cat([vector[rows, : self.parts[0]], *more], -1)).relu()
         given = torch.cat([torch.stack([hidden[row] for row in rows.tolist()]), short], -1)
-        said = [head(given) for head in self.heads]
-        return torch.stack(said) if self.copies else said[0]
+        output = [head(given) for head in self.heads]
+        return torch.stack(output) if self.copies else output[0]
 
 
 def network_of(outputs: int) -> nn.Sequential:
@@ -95,13 +96,13 @@ class Forgetful(nn.Module):
         self.size, self.layers = size, network(flat, size, outputs)
 
     def forward(self, shown: Any) -> Tensor:
-        said: Tensor = self.layers(torch.as_tensor(shown.vector)[shown.rows, : self.size])
-        return said
+        output: Tensor = self.layers(torch.as_tensor(shown.vector)[shown.rows, : self.size])
+        return output
 
 
 class SlowMemory(Reference):
     def __init__(self, name: str, algorithm: Any) -> None:
-        kind, weights, parts = algorithm.config.memory, algorithm.weights(), algorithm._seen.parts
+        kind, weights, parts = algorithm.config.memory, algorithm.weights(), algorithm._critic_features.parts
         continuous = name in ("sac", "td3")
         outputs = {"sac": 6, "td3": 3, "discrete_sac": 4}.get(name)
         self.config, self.steps, self.actor = algorithm.config, 0, None
@@ -120,8 +121,8 @@ class SlowMemory(Reference):
         self.of_alpha = torch.optim.Adam([self.log_alpha], rate)
 
     def values(self, critics: Any, *seen: Any) -> Tensor:
-        said: Tensor = critics(*seen)
-        return said
+        output: Tensor = critics(*seen)
+        return output
 
 
 def fed(algorithm: Any, reference: Any) -> None:
@@ -147,7 +148,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bool, kind: str, learner: str) -> None:
+def test_updates_equal_a_slow_reference(name: str, markov_actor: bool, kind: str, learner: str) -> None:
     settings = {"memory": kind, "markov_actor": markov_actor, "learner": learner, "tau": 1.0 if name == "dqn" else 0.1}
     algorithm = made(name, **{**MEMORY, **settings})
     reference = SlowMemory(name, algorithm)
@@ -168,11 +169,11 @@ def test_whole_updates_are_those_of_a_slow_reference(name: str, markov_actor: bo
 
 # -- what sequences are ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("length", [None, 3])
-def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> None:
+def test_sequences_are_packed_with_previous_actions_and_rewards(length: int | None) -> None:
     algorithm = made("sac", **MEMORY, sequence_length=length)
     for number in range(3):
         algorithm.replay.add(rollout_of(algorithm, number))
-    batch = algorithm._drawn_sequences()
+    batch = algorithm._draw()
     vector, ends = batch.observations.vector, 0
     for rows in sequences(batch.observations):
         assert len(rows) - 1 <= (length or 100)
@@ -190,12 +191,12 @@ def test_sequences_are_packed_and_show_what_came_before(length: int | None) -> N
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 @pytest.mark.parametrize("name", KINDS)
-def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner: str) -> None:
-    """What the actor says step by step, remembering, is what it says along the whole sequence."""
+def test_policy_acts_as_its_network_learns_along_sequences(name: str, kind: str, learner: str) -> None:
+    """The actor computes the same outputs step by step as along the whole sequence."""
     algorithm = made(name, **{**MEMORY, "memory": kind, "learner": learner}, learning_starts=0)
     for number in range(3):
         algorithm.update([rollout_of(algorithm, number)], 0.1)
-    batch, policy = algorithm._drawn_sequences(), algorithm.policy()
+    batch, policy = algorithm._draw(), algorithm.policy()
     shown = batch.observations._replace(rows=slice(None))
     network = algorithm._networks[algorithm.acts]
     expected = as_numpy(network(shown) if learner == "torch" else network.output(shown))
@@ -205,11 +206,11 @@ def test_it_acts_as_it_has_learned_along_sequences(name: str, kind: str, learner
         for rows in sequences(shown):
             memory = acting.first_memory(1)
             for row in rows:
-                said, memory = acting.output(shown.vector[row : row + 1], memory)
-                np.testing.assert_allclose(said[0], expected[row], rtol=1e-4, atol=1e-5)
+                output, memory = acting.output(shown.vector[row : row + 1], memory)
+                np.testing.assert_allclose(output[0], expected[row], rtol=1e-4, atol=1e-5)
 
 
-def test_a_markov_actor_remembers_nothing() -> None:
+def test_markov_actor_has_no_memory() -> None:
     algorithm = made("sac", **MEMORY, markov_actor=True)
     assert algorithm.policy().first_memory(3) == {} and not algorithm.features.see_previous
     assert made("sac", **MEMORY).policy().first_memory(3)["cells"].shape == (3, 1, 1, SIZE)
@@ -217,7 +218,7 @@ def test_a_markov_actor_remembers_nothing() -> None:
 
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 @pytest.mark.parametrize(("name", "markov_actor"), ARCHITECTURES)
-def test_it_comes_back_from_its_state_and_goes_on_alike(name: str, markov_actor: bool, learner: str) -> None:
+def test_algorithm_restored_from_its_state_continues_exactly(name: str, markov_actor: bool, learner: str) -> None:
     one, other = (made(name, **MEMORY, markov_actor=markov_actor, learner=learner) for _ in range(2))
     for number in range(2):
         one.update([rollout_of(one, number)], 0.1)
@@ -243,40 +244,40 @@ class Saved:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
-        ({"markov_actor": True}, "only with a memory"),
+        ({"markov_actor": True}, "needs a memory"),
         ({"memory": "gru", "sequences": 0}, "sequences=0: at least 1"),
         ({"memory": "gru", "sequence_length": 0}, "sequence_length=0: at least 1"),
         ({"memory": "gru", "reward_embedding": -1}, "reward_embedding=-1: 0 or more"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         made("sac", **wrong)
 
 
-def test_what_a_memory_cannot_learn_from_is_refused() -> None:
+def test_unsupported_runs_with_memory_are_refused() -> None:
     images = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-    with pytest.raises(InvalidRequest, match="on the CPU; ppo and a2c do so from images and on a GPU too"):
+    with pytest.raises(InvalidRequest, match="on the CPU and without images; use ppo or a2c for images or a GPU"):
         made("discrete_sac", images, memory="gru")
     with pytest.raises(InvalidRequest, match="dqn has no actor"):
         made("dqn", memory="gru", markov_actor=True)
 
 
-def test_beside_critics_that_remember_a_large_actor_is_in_numpy_too() -> None:
+def test_large_actor_with_recurrent_critics_learns_in_numpy() -> None:
     algorithm = made("sac", **MEMORY, markov_actor=True, hidden_sizes=(600,), learning_starts=0, gradient_steps=1)
     assert algorithm.update([rollout_of(algorithm, 0)], 0.0).gradient_steps == 1
     assert {network.xp for network in algorithm._networks.values()} == {np}
 
 
-def test_an_embedding_of_no_units_leaves_its_input_out() -> None:
+def test_embedding_without_units_omits_its_input() -> None:
     algorithm = made("sac", **{**MEMORY, "action_embedding": 0})
-    batch = Shown(np.zeros((1, 9), np.float32), (), [1], slice(None))
-    moved = Shown(batch.vector.copy(), (), [1], slice(None))
+    batch = NetworkInput(np.zeros((1, 9), np.float32), (), [1], slice(None))
+    moved = NetworkInput(batch.vector.copy(), (), [1], slice(None))
     moved.vector[0, 5:8] = 1.0
     actor = algorithm._networks["actor"]
     np.testing.assert_array_equal(actor.output(batch).copy(), actor.output(moved))
     moved.vector[0, 8] = 1.0
-    again = Shown(moved.vector.copy(), (), [1], slice(None))
+    again = NetworkInput(moved.vector.copy(), (), [1], slice(None))
     assert (actor.output(batch) != actor.output(again)).any()

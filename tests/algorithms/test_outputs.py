@@ -115,7 +115,7 @@ def test_categorical_head_has_equal_bits_for_a_row_among_any_number_of_rows() ->
 
 # -- what is refused ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ({"values": 0}, r"outputs\(\) of Mine returned \{'values': 0\}: expected at least 1 of 'values'"),
         ({}, r"returned \{\}: expected at least 1 of 'values'"),
@@ -124,26 +124,26 @@ def test_categorical_head_has_equal_bits_for_a_row_among_any_number_of_rows() ->
         (100, r"returned 100: expected a dict such as \{'values': 64\}"),
     ],
 )
-def test_outputs_of_another_kind_are_refused(returned: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_outputs_of_another_kind_are_refused(returned: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         made(type("Mine", (DQN,), {"outputs": lambda self: returned}))
 
 
 @pytest.mark.fault("D8")
 @pytest.mark.parametrize("more", [{}, NETWORK], ids=["numpy", "torch"])
 @pytest.mark.parametrize(
-    ("kind", "env", "outputs", "said"),
+    ("kind", "env", "outputs", "message"),
     [
-        (DQN, "CartPole-v1", {"values": 6}, "6 outputs, and its head, EpsilonGreedyHead, takes 2"),
-        (DiscreteSAC, "CartPole-v1", {"actor": 3, "critic": 2}, "3 outputs, and its head, DiscreteHead, takes 2"),
-        (SAC, "Pendulum-v1", {"actor": 1, "critic": 1}, "1 outputs, and its head, SquashedGaussianHead, takes 2"),
-        (TD3, "Pendulum-v1", {"actor": 2, "critic": 1}, "2 outputs, and its head, DeterministicHead, takes 1"),
+        (DQN, "CartPole-v1", {"values": 6}, "6 outputs, and its head, EpsilonGreedyHead, needs 2"),
+        (DiscreteSAC, "CartPole-v1", {"actor": 3, "critic": 2}, "3 outputs, and its head, DiscreteHead, needs 2"),
+        (SAC, "Pendulum-v1", {"actor": 1, "critic": 1}, "1 outputs, and its head, SquashedGaussianHead, needs 2"),
+        (TD3, "Pendulum-v1", {"actor": 2, "critic": 1}, "2 outputs, and its head, DeterministicHead, needs 1"),
     ],
 )
 def test_outputs_that_do_not_fit_the_head_are_refused(
-    kind: Any, env: str, outputs: Any, said: str, more: dict[str, Any]
+    kind: Any, env: str, outputs: Any, message: str, more: dict[str, Any]
 ) -> None:
-    with pytest.raises(InvalidRequest, match=rf"that act of Mine have {said}: override acting_layers\(\) or head\(\)"):
+    with pytest.raises(InvalidRequest, match=rf"of Mine has {message}: override acting_layers\(\) or head\(\)"):
         made(type("Mine", (kind,), {"outputs": lambda self: outputs}), env, **more)
 
 
@@ -273,6 +273,6 @@ def test_other_outputs_of_an_on_policy_algorithm_are_learned_in_torch_and_checke
     algorithm = made(type("Mine", (PPO,), {"values_from": lambda self, outputs: outputs}))
     with pytest.raises(InvalidRequest, match=r"values_from\(\) returned shape \(3, 1\) .*: expected \(3,\)"):
         algorithm._networks.values(np.zeros((3, 4), np.float32), [])
-    with pytest.raises(InvalidRequest, match="taac's critic has one output"):
+    with pytest.raises(InvalidRequest, match="the critic of taac has one output"):
         kind: Any = type("Mine", (TAAC,), {"outputs": lambda self: {"critic": 2}})
         kind(kind.Config(), gym.make("CartPole-v1").observation_space, gym.make("CartPole-v1").action_space, 2, 0)

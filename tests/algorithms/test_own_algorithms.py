@@ -83,7 +83,7 @@ class DDPG(OffPolicy):
         metrics = self.gradient("critic_loss", self.critic, batch) | self.gradient("actor_loss", self.actor, batch)
         taken = self.take_step(self.critic, self.actor)
         for target in self.targets.values():
-            target.follow(self.config.tau)
+            target.soft_update(self.config.tau)
         return taken, metrics
 
 
@@ -108,7 +108,7 @@ def test_algorithm_that_derives_from_a_base_resumes_exactly_and_acts(
 
 
 @pytest.mark.parametrize(
-    ("base", "missing", "said"),
+    ("base", "missing", "message"),
     [
         (PolicyGradient, "loss", r"Without derives from OnPolicy and does not define loss\(out, batch\)"),
         (DDPG, "make_networks", r"Without derives from OffPolicy and does not define make_networks\(\)"),
@@ -117,9 +117,9 @@ def test_algorithm_that_derives_from_a_base_resumes_exactly_and_acts(
         (DDPG, "outputs", r"Without does not define outputs\(\), the number of outputs of each network"),
     ],
 )
-def test_method_that_a_base_needs_is_named(base: Any, missing: str, said: str, tmp_path: Path) -> None:
+def test_missing_method_of_a_base_is_named(base: Any, missing: str, message: str, tmp_path: Path) -> None:
     stock = OnPolicy if base is PolicyGradient else OffPolicy
     parts = {name: value for name, value in vars(base).items() if name not in (missing, "__dict__", "__weakref__")}
     env, _, settings = CASES[0] if base is PolicyGradient else CASES[1]
-    with pytest.raises(mv.errors.InvalidRequest, match=said):
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         mv.train(env, type("Without", (stock,), parts), run_dir=tmp_path / "run", **settings)

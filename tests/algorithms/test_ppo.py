@@ -16,11 +16,13 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.algorithms import on_policy
-from multiverse.algorithms.inputs import inputs
+from multiverse.algorithms.inputs import network_inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
-from multiverse.learning import loss
-from multiverse.learning.loss import Loss, RolloutBatch, Shape
+from multiverse.learning import batches
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.optimizers import Adam
 from multiverse.learning.threads import torch_threads
 from multiverse.networks import actor_critic
@@ -95,7 +97,7 @@ in_both = pytest.mark.parametrize("make", [made, made_in_torch], ids=["numpy", "
 @pytest.mark.parametrize(
     ("sight", "what"), [*((sight, "one of") for sight in OBSERVATIONS), *(("vector", what) for what in ACTIONS)]
 )
-def test_it_learns_in_every_space(sight: str, what: str) -> None:
+def test_ppo_learns_in_every_space(sight: str, what: str) -> None:
     observations, actions = OBSERVATIONS[sight], ACTIONS[what]
     algorithm = made(observations, actions)
     before = algorithm.weights()["parameters"]
@@ -109,8 +111,8 @@ def test_it_learns_in_every_space(sight: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ACTIONS)
-def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
-    """What acts (in numpy) and what learns (in torch) are the same function: the first ratio of an update is 1."""
+def test_first_ratio_of_a_recurrent_policy_is_1(what: str) -> None:
+    """The acting policy in numpy and the learner in torch compute the same function: the first ratio is 1."""
     algorithm = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
     report = algorithm.update([filled(algorithm, VECTOR)], 0.0)
     assert report.metrics["kl"] == pytest.approx(0.0, abs=1e-6) and report.metrics["clip_fraction"] == 0.0
@@ -119,7 +121,7 @@ def test_at_first_nothing_is_likelier_than_it_was(what: str) -> None:
 @pytest.mark.parametrize(
     ("what", "sight"), [*((what, "vector") for what in [*ACTIONS, "masked"]), ("numbers", "image"), ("masked", "image")]
 )
-def test_the_gradient_of_the_loss_is_torchs(what: str, sight: str) -> None:
+def test_gradient_of_the_loss_equals_torch(what: str, sight: str) -> None:
     """After some learning, so that ratios and values are on both sides of their limits."""
     seen = OBSERVATIONS[sight]
     masked = spaces.Dict({"where": seen, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
@@ -162,19 +164,19 @@ def reference_loss(networks: Any, batch: Any, config: PPOConfig, clip: float) ->
     return loss, float(((ratios - 1).abs() > clip).float().mean()), int(beyond.sum())
 
 
-def test_numpy_and_torch_choose_alike() -> None:
+def test_numpy_and_torch_choose_equal_actions() -> None:
     config = replace(SMALL, normalize_observations=True, activation="relu")
     algorithm = made_in_torch(VECTOR, spaces.Discrete(3), config)
     algorithm.update([filled(algorithm, VECTOR)], 0.0)
     policy, rows = algorithm.policy(), np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
-    vector, _ = inputs(algorithm.features, {(): rows}, algorithm._frozen_moments())
+    vector, _ = network_inputs(algorithm.features, {(): rows}, algorithm._batches.frozen_moments())
     with torch.no_grad():
         logits = algorithm._networks.actor(torch.from_numpy(vector))
     chosen, _ = policy.act(Seen({(): rows}, np.zeros(50, bool)), None, {})
     assert chosen.tolist() == logits.argmax(dim=1).tolist()
 
 
-def test_closed_actions_are_never_taken_nor_learned() -> None:
+def test_closed_actions_are_never_taken_or_learned() -> None:
     space = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     actions = spaces.Discrete(3)
     algorithm = made(space, actions)
@@ -193,7 +195,7 @@ def test_closed_actions_are_never_taken_nor_learned() -> None:
     assert np.isfinite(algorithm.update([rollout], 0.0).metrics["policy_loss"])
 
 
-def test_rows_that_were_lost_change_nothing() -> None:
+def test_lost_rows_change_nothing() -> None:
     """Two rollouts that differ in such a row only lead to the same weights."""
     found = []
     for spoiled in (0.0, 1e6):
@@ -209,7 +211,7 @@ def test_rows_that_were_lost_change_nothing() -> None:
 
 
 @in_both
-def test_it_comes_back_from_its_state_bit_for_bit(make: Any) -> None:
+def test_algorithm_restored_from_its_state_is_bit_equal(make: Any) -> None:
     config = replace(SMALL, normalize_observations=True, normalize_rewards=True, learning_rate_schedule="linear")
     one = make(VECTOR, ACTIONS["numbers"], config)
     one.update([filled(one, VECTOR, seed=1)], 0.0)
@@ -223,7 +225,7 @@ def test_it_comes_back_from_its_state_bit_for_bit(make: Any) -> None:
     assert (one.weights()["parameters"] == other.weights()["parameters"]).all()
 
 
-def test_a_state_stays_as_it_was_while_the_algorithm_learns_on() -> None:
+def test_saved_state_does_not_change_with_later_updates() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     algorithm.update([filled(algorithm, VECTOR)], 0.0)
     state, weights = algorithm.state(), algorithm.weights()
@@ -246,7 +248,7 @@ def test_schedules_and_limits_take_effect() -> None:
 
 
 @pytest.mark.fault("B5")
-def test_a_gradient_that_is_not_finite_is_skipped_and_counted() -> None:
+def test_non_finite_gradient_is_skipped_and_counted() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=1, normalize_advantages=False))
     rollout = filled(algorithm, VECTOR)
     rollout.rewards[2, 0] = np.inf
@@ -267,7 +269,7 @@ def test_weights_of_another_size_are_refused(make: Any) -> None:
 
 @pytest.mark.fault("B5")
 @in_both
-def test_five_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None:
+def test_five_skipped_gradients_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None:
     algorithm = make(VECTOR, spaces.Discrete(3), replace(SMALL, epochs=3))
     before = algorithm.weights()["parameters"]
     rollout = filled(algorithm, VECTOR)
@@ -278,7 +280,7 @@ def test_five_in_a_row_end_the_run_with_the_last_good_weights(make: Any) -> None
 
 
 @pytest.mark.fault("F3")
-def test_what_an_older_policy_did_is_refused() -> None:
+def test_rollout_of_an_older_policy_is_refused() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     rollout = filled(algorithm, VECTOR)
     algorithm.update([rollout], 0.0)
@@ -287,15 +289,15 @@ def test_what_an_older_policy_did_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("observations", "actions", "told"),
+    ("observations", "actions", "message"),
     [
         (spaces.Text(5), spaces.Discrete(2), "algorithms learn from numbers"),
         (VECTOR, spaces.Dict({"a": spaces.Discrete(2)}), "MultiBinary or a Box, and these are Dict"),
         (VECTOR, spaces.Box(0, 5, (2,), np.int64), "a Box of floats"),
     ],
 )
-def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, told: str) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_unsupported_spaces_are_refused(observations: Any, actions: Any, message: str) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         made(observations, actions)
 
 
@@ -311,18 +313,18 @@ def test_spaces_it_cannot_learn_in_are_refused(observations: Any, actions: Any, 
         {"value_coef": -1.0},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=next(iter(wrong))):
         replace(SMALL, **wrong)
 
 
-def test_what_makes_up_the_networks_cannot_change_on_the_way() -> None:
+def test_settings_of_the_networks_cannot_change() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     with pytest.raises(mv.errors.InvalidRequest, match="hidden_sizes"):
         algorithm.change(hidden_sizes=(4,))
 
 
-def test_algorithms_built_in_threads_begin_as_alone() -> None:
+def test_algorithms_built_in_threads_have_equal_initial_weights() -> None:
     """torch's generator belongs to the whole process."""
     alone = made_in_torch(VECTOR, spaces.Discrete(3)).weights()["parameters"]
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1), ThreadPoolExecutor(4) as pool:  # once, for all threads
@@ -331,7 +333,7 @@ def test_algorithms_built_in_threads_begin_as_alone() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-def test_the_first_weights_do_not_depend_on_torchs_threads(threads: int) -> None:
+def test_initial_weights_do_not_depend_on_torch_threads(threads: int) -> None:
     wide = replace(SMALL, hidden_sizes=(256, 256))
     alone = made_in_torch(VECTOR, spaces.Discrete(3), wide).weights()["parameters"]
     with torch_threads(threads):
@@ -339,7 +341,7 @@ def test_the_first_weights_do_not_depend_on_torchs_threads(threads: int) -> None
     assert (again == alone).all()
 
 
-def test_squashed_actions_stay_inside_and_their_likelihood_is_that_of_the_squashed() -> None:
+def test_squashed_actions_stay_in_bounds_with_their_own_likelihood() -> None:
     algorithm = made_in_torch(VECTOR, ACTIONS["numbers"], replace(SMALL, squash=True, log_std_init=1.0))
     rollout = filled(algorithm, VECTOR)
     for_env = algorithm.policy().for_env(rollout.actions[0])
@@ -354,7 +356,7 @@ def test_squashed_actions_stay_inside_and_their_likelihood_is_that_of_the_squash
     assert algorithm.update([rollout], 0.0).skipped == 0
 
 
-def test_a_rollout_of_images_goes_through_the_networks_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollout_of_images_is_processed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for rows in (3, 10_000):
         monkeypatch.setattr(actor_critic, "PIECE_ROWS", rows)
@@ -366,10 +368,10 @@ def test_a_rollout_of_images_goes_through_the_networks_in_pieces(monkeypatch: py
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
-    """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
+def test_minibatch_does_not_wait_for_a_gpu(share: bool) -> None:
+    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
     algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"], replace(SMALL, share_features=share))
-    shape = Shape(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
+    shape = NetworkSpec(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
     learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
     columns = {name: learner.put(column) for name, column in here.columns.items()}
     batch = RolloutBatch(
@@ -384,7 +386,7 @@ def test_a_minibatch_waits_for_no_gpu(share: bool) -> None:
         assert all(value.is_meta for value in metrics.values()) and learner.optimizer.step(1e-3, 0.5).is_meta
 
 
-def test_shared_features_are_of_both_networks() -> None:
+def test_shared_features_get_gradients_of_both_networks() -> None:
     apart, shared = (made(IMAGE, ACTIONS["one of"], replace(SMALL, share_features=share)) for share in (False, True))
     networks = shared._networks
     convolutions = sum(one.numel() for one in networks.actor.extract.parameters())
@@ -393,9 +395,9 @@ def test_shared_features_are_of_both_networks() -> None:
     batch.columns["log_probs"] = networks.log_probs(batch)
     weight = networks.actor.extract.inner[0].layers[0].weight
     pulls = []
-    for by_policy, by_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
+    for by_policy, grad_value in ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0)):
 
-        def loss(out: Any, rows: Any, by: tuple[float, float] = (by_policy, by_value)) -> Loss:
+        def loss(out: Any, rows: Any, by: tuple[float, float] = (by_policy, grad_value)) -> Loss:
             return Loss((by[0] * out.log_prob + by[1] * out.values).sum())
 
         networks.gradient(batch, loss)
@@ -408,10 +410,10 @@ def test_shared_features_are_of_both_networks() -> None:
     assert (networks.values(batch.vector, batch.images) != values).all()
 
 
-def test_a_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) -> None:
-    how = {**SMALL_RUN, "steps_per_env": 10, "env_steps": 80, "share_features": True}
-    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **how)
-    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**how, "env_steps": 40})
+def test_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) -> None:
+    settings = {**SMALL_RUN, "steps_per_env": 10, "env_steps": 80, "share_features": True}
+    whole = mv.train(Pictures, run_dir=tmp_path / "whole", **settings)
+    half = mv.train(Pictures, run_dir=tmp_path / "half", **{**settings, "env_steps": 40})
     mv.resume(half, env=Pictures, env_steps=80)
     assert digest(half) == digest(whole)
     policy, seen = mv.load(whole), np.full((36, 36, 3), 200, np.uint8)
@@ -422,7 +424,7 @@ def test_a_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path
     acted = again.policy().act(Seen({(): seen[None]}, np.zeros(1, bool)), None, {})[0]
     assert policy.act(seen) == acted[0]
     with pytest.raises(mv.errors.InvalidRequest, match="networks have other sizes"):
-        mv.train(Pictures, run_dir=tmp_path / "other", **{**how, "share_features": False}, init_from=whole)
+        mv.train(Pictures, run_dir=tmp_path / "other", **{**settings, "share_features": False}, init_from=whole)
 
 
 class Pictures(gym.Env[Any, Any]):
@@ -441,19 +443,17 @@ class Pictures(gym.Env[Any, Any]):
 
 
 @in_both
-def test_minibatches_are_the_same_however_many_rows_are_gathered_at_once(
-    make: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minibatches_do_not_depend_on_the_number_of_shuffled_rows(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for rows in (1, 17, 10_000):
-        monkeypatch.setattr(loss, "SHUFFLED_ROWS", rows)
+        monkeypatch.setattr(batches, "SHUFFLED_ROWS", rows)
         algorithm = make(VECTOR, ACTIONS["one of"], replace(SMALL, batch_size=7))
         assert algorithm.update([filled(algorithm, VECTOR)], 0.0).gradient_steps == 2 * 5  # 32 rows: four 7s and a 4
         found.append(algorithm.weights()["parameters"])
     assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
 
 
-def test_the_policy_is_one_object_until_it_learns() -> None:
+def test_policy_is_one_object_until_the_next_update() -> None:
     algorithm = made(VECTOR, spaces.Discrete(3))
     first = algorithm.policy()
     assert algorithm.policy() is first and first.portable() is first

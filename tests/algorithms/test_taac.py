@@ -13,9 +13,9 @@ from pettingzoo import ParallelEnv
 
 import multiverse as mv
 from multiverse.algorithms.taac import TAAC, TAACConfig
-from multiverse.learning.loss import RolloutBatch
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.optimizers import Adam
-from multiverse.networks.attention import TeamShape, similarity
+from multiverse.networks.attention import TeamSpec, similarity
 from multiverse.networks.team_actor_critic import TeamActorCritic
 from multiverse.rollouts.rollout import rollout_for
 from tests.kernels.losses import algorithm_with
@@ -25,7 +25,8 @@ SEEN, ACTIONS = spaces.Box(-1, 1, (5,), np.float32), spaces.Discrete(3)
 
 
 class Swapped(ParallelEnv):  # type: ignore[misc]
-    """Each agent sees a number of its own, and is paid for saying that of the next one. In 8 steps, each by itself."""
+    """Each agent observes its own number, and its reward is 1 for the number of the next agent. Episodes have 8
+    steps."""
 
     metadata = {"name": "swapped"}  # noqa: RUF012
 
@@ -60,13 +61,13 @@ class Swapped(ParallelEnv):  # type: ignore[misc]
         return self._look(), rewards, dict.fromkeys(self.possible_agents, over), no, infos
 
 
-def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
+def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
         "num_envs": 8, "steps_per_env": 16, "env_steps": 6_000, "seed": 1, "executor": "serial", "evaluate_every": 0,
         "evaluation_episodes": 20, "learning_rate": 3e-3, "epochs": 4, "batch_size": 64, "preset": False, "gamma": 0.5,
     }  # fmt: skip
-    team = mv.train(Swapped, algorithm="taac", run_dir=tmp_path / "taac", **SMALL, **how)
-    alone = mv.train(Swapped, algorithm="ppo", run_dir=tmp_path / "ppo", **how)
+    team = mv.train(Swapped, algorithm="taac", run_dir=tmp_path / "taac", **SMALL, **settings)
+    alone = mv.train(Swapped, algorithm="ppo", run_dir=tmp_path / "ppo", **settings)
     assert team.summary["evaluation"]["mean_return"] > 0.9
     assert alone.summary["evaluation"]["mean_return"] < 0.65
 
@@ -89,11 +90,11 @@ def test_it_learns_what_only_the_team_knows_and_ppo_cannot(tmp_path: Path) -> No
     assert all((both[agent] == both[agent][0]).all() for agent in rows)
 
 
-def test_the_gradient_is_that_of_the_whole_loss() -> None:
+def test_gradient_is_that_of_the_whole_loss() -> None:
     torch.manual_seed(0)
     teams, agents = 6, 4
     config = TAACConfig(normalize_advantages=False, similarity_coef=0.3, similarity_cap=-1.0, weight_decay=0.01)
-    networks = TeamActorCritic(TeamShape(5, 3, **SMALL), Adam, 0, "cpu")
+    networks = TeamActorCritic(TeamSpec(5, 3, **SMALL), Adam, 0, "cpu")
     present = torch.rand(teams, agents) < 0.7
     valid = present & (torch.rand(teams, agents) < 0.8)
     masks = torch.rand(teams, agents, 3) < 0.7
@@ -124,19 +125,24 @@ def test_the_gradient_is_that_of_the_whole_loss() -> None:
     assert float(metrics["similarity"]) == pytest.approx(float(alike.detach()), abs=1e-5)
 
 
-def test_who_terminates_is_not_seen_by_those_who_are_cut_short_then() -> None:
+def test_terminated_agents_are_absent_for_truncated_teammates() -> None:
     algorithm = TAAC(TAACConfig(**SMALL), SEEN, ACTIONS, 3, 0, agents=3)
     rollout, found = rollout_for(SEEN, 4, 3, algorithm.action), []
+
+    def final_values() -> Any:
+        steps, slots, _ = rollout.ends()
+        return algorithm._batches._final_values(rollout, steps, slots)
+
     rollout.terminated[1, 2] = rollout.truncated[1, 0] = rollout.truncated[1, 1] = True
     rollout.finals[()][1] = np.random.default_rng(0).standard_normal((3, 5))
     for sees in (-1.0, 1.0):
-        algorithm._rng = np.random.default_rng(0)
+        algorithm._batches._rng = np.random.default_rng(0)
         rollout.finals[()][1, 2] = sees
-        found.append(algorithm._final_values(rollout)[2])
+        found.append(final_values())
     np.testing.assert_array_equal(found[0][:2], found[1][:2])
     rollout.terminated[...], rollout.truncated[1] = False, True
-    algorithm._rng = np.random.default_rng(0)
-    assert (algorithm._final_values(rollout)[2][:2] != found[1][:2]).all()  # cut short as well, it is seen
+    algorithm._batches._rng = np.random.default_rng(0)
+    assert (final_values()[:2] != found[1][:2]).all()  # cut short as well, it is seen
 
 
 def test_weights_of_one_team_fit_a_larger_one() -> None:
@@ -148,7 +154,7 @@ def test_weights_of_one_team_fit_a_larger_one() -> None:
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_learning_rate_goes_down_to_its_least() -> None:
+def test_learning_rate_decreases_to_its_minimum() -> None:
     algorithm = TAAC(TAACConfig(learning_rate=1e-3, min_learning_rate=1e-4, **SMALL), SEEN, ACTIONS, 2, 0, agents=2)
     rates = [algorithm.config.scheduled(progress)["learning_rate"] for progress in (0.0, 0.5, 1.0)]
     assert rates == pytest.approx([1e-3, 5.5e-4, 1e-4])
@@ -156,33 +162,33 @@ def test_the_learning_rate_goes_down_to_its_least() -> None:
     assert algorithm.config.scheduled(1.0) == {}
 
 
-def test_what_it_cannot_do_is_refused() -> None:
+def test_unsupported_runs_and_settings_are_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="taac: actions must be Discrete, and these are Box"):
         TAAC(TAACConfig(**SMALL), SEEN, spaces.Box(-1, 1, (2,)), 2, 0)
     with pytest.raises(mv.errors.InvalidRequest, match="images"):
         TAAC(TAACConfig(**SMALL), spaces.Box(0, 255, (64, 64, 3), np.uint8), ACTIONS, 2, 0)
-    for wrong, said in (
-        ({"num_heads": 3, "embedding_size": 16}, "a multiple of num_heads=3"),
+    for wrong, message in (
+        ({"num_heads": 3, "embedding_size": 16}, "not a multiple of num_heads=3"),
         ({"hidden_sizes": (32,)}, "taac's networks have num_heads"),
         ({"squash": True}, "taac's networks have num_heads"),
-        ({"critic": "central"}, "sees the whole team as it is"),
-        ({"value_clip_range": 0.2}, "over another number, a baseline"),
+        ({"critic": "central"}, "always uses the whole team"),
+        ({"value_clip_range": 0.2}, "over a baseline"),
         ({"similarity_cap": 2.0}, "from -1 to 1"),
         ({"weight_decay": -1.0}, "0 or more"),
     ):
-        with pytest.raises(mv.errors.InvalidRequest, match=said):
+        with pytest.raises(mv.errors.InvalidRequest, match=message):
             TAACConfig(**wrong)
 
 
-def test_a_run_of_a_larger_team_begins_with_what_a_smaller_one_learned(tmp_path: Path) -> None:
-    how: dict[str, Any] = {
+def test_run_of_larger_team_starts_from_weights_of_smaller_team(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
         **SMALL, "algorithm": "taac", "num_envs": 2, "steps_per_env": 20, "env_steps": 40, "executor": "serial",
         "evaluate_every": 0, "evaluation_episodes": 1, "preset": False,
     }  # fmt: skip
     two, three = ({"env_kwargs": {"num_boxes": boxes, "max_timestep": 10}} for boxes in (2, 3))
-    first = mv.train("BoxJump-v0", run_dir=tmp_path / "two", seed=0, **two, **how)
+    first = mv.train("BoxJump-v0", run_dir=tmp_path / "two", seed=0, **two, **settings)
     then = mv.train(
-        "BoxJump-v0", run_dir=tmp_path / "three", seed=1, init_from=first.path, learning_rate=1e-12, **three, **how
+        "BoxJump-v0", run_dir=tmp_path / "three", seed=1, init_from=first.path, learning_rate=1e-12, **three, **settings
     )
     x = np.random.default_rng(0).standard_normal((2, 11), dtype=np.float32)
     one, other = (mv.load(run)["box-1"].acting for run in (first, then))

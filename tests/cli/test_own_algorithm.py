@@ -274,7 +274,7 @@ def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pyte
     assert command([*words, "--clip-range", "0.1"]) == 2
     assert f"--clip-range is a setting of ppo, taac; this is {name}" in capsys.readouterr().err
     assert command(["train", "--algorithm", name, "--help"]) == 0
-    assert "Step size, down to 0 at the end of the budget." in capsys.readouterr().out
+    assert "Initial step size; decreases linearly to 0." in capsys.readouterr().out
 
 
 def test_settings_of_another_algorithm_are_refused(tmp_path: Path) -> None:

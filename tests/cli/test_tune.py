@@ -216,7 +216,7 @@ def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, capl
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"learning_starts": 300}, ["learning_starts=300 and env_steps=300: nothing is learned in this run"]),
+        ({"learning_starts": 300}, ["learning_starts=300 and env_steps=300: the run ends before it learns"]),
         (
             {"updates_per_step": 0.003},
             ["updates_per_step=0.003: no gradient step is due in the 200 env steps"],

@@ -19,7 +19,7 @@ from examples.distributional import C51, QRDQN, main
 from multiverse.algorithms import DQN, ReplayBatch
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Seen
-from multiverse.learning.loss import Shown
+from multiverse.learning.batches import NetworkInput
 from multiverse.policies import EpsilonGreedyHead
 from multiverse.rollouts.rollout import rollout_for
 from tests.training.small_runs import digest, lines_of
@@ -131,7 +131,7 @@ def batch_of(algorithm: Any, rows: int = 20) -> ReplayBatch:
     draw = np.random.default_rng(1)
     masks = np.ones((rows, 3), np.bool_)
     masks[np.arange(rows), draw.integers(3, size=rows)] = False
-    seen, after = (Shown(torch.as_tensor(draw.normal(size=(rows, 4)).astype(np.float32))) for _ in range(2))
+    seen, after = (NetworkInput(torch.as_tensor(draw.normal(size=(rows, 4)).astype(np.float32))) for _ in range(2))
     algorithm.target_values.parameters.copy_(
         torch.as_tensor(draw.normal(size=algorithm.target_values.parameters.shape))
     )
@@ -190,7 +190,7 @@ def learned_from_a_coin(kind: Any, **settings: Any) -> Any:
     rollout.terminated[...] = rollout.starts[...] = True
     algorithm.keep(rollout, 1.0)
     algorithm.learn(400)
-    return algorithm.values(Shown(torch.zeros(1, 4))).detach().numpy().reshape(3, -1), algorithm
+    return algorithm.values(NetworkInput(torch.zeros(1, 4))).detach().numpy().reshape(3, -1), algorithm
 
 
 def test_qr_dqn_learns_the_quantiles_of_a_return() -> None:

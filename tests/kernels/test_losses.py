@@ -17,7 +17,8 @@ from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
 from multiverse.kernels import KERNELS, kernel_of
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.rollouts.rollout import Rollout, rollout_for
 from multiverse.training.config.train_config import config_for
@@ -34,7 +35,7 @@ VARIATIONS: dict[str, list[Any]] = {
     "value_clip_range": [None, 0.1, 1.0],
     "value_coef": [0.0, 0.7],
 }
-"""Of every setting that a loss reads."""
+"""Values of every setting that a loss reads."""
 
 
 class Recorded:
@@ -69,7 +70,7 @@ def gradients(kind: Any, config: Any, seed: int) -> tuple[list[Any], list[Any], 
     columns = {name: torch.from_numpy(column) for name, column in batch.columns.items()}
     loss = torch_loss(kind, config)(Outputs(*tensors), RolloutBatch(None, [], torch.zeros(ROWS), None, **columns))
     expected = torch.autograd.grad(loss.total, tensors, allow_unused=True)
-    ours = [found.by_log_prob, np.full(ROWS, found.by_entropy, np.float32), found.by_value]
+    ours = [found.log_prob, np.full(ROWS, found.entropy, np.float32), found.value]
     return ours, list(expected), found.metrics, loss.metrics
 
 
@@ -131,7 +132,7 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("stock", "method", "said"),
+    ("stock", "method", "message"),
     [
         (A2C, "policy_loss", "Own.policy_loss() overrides nothing: A2C calls loss, value_loss"),
         (SAC, "loss", "Own.loss() overrides nothing: SAC calls critic_loss, actor_loss, temperature_loss"),
@@ -140,13 +141,13 @@ def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.M
         (PPO, "prediction_loss", ""),
     ],
 )
-def test_loss_of_a_name_that_the_algorithm_does_not_call_is_reported(
-    stock: Any, method: str, said: str, caplog: pytest.LogCaptureFixture
+def test_method_named_like_a_loss_that_is_never_called_is_reported(
+    stock: Any, method: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = stock.Config(hidden_sizes=(8,))
     actions = spaces.Box(-1, 1, (1,), np.float32) if stock is SAC else ACTIONS
     type("Own", (stock,), {method: lambda self, *given: 0})(config, SPACE, actions, 4, 1)
-    assert [message for message in caplog.messages if "overrides nothing" in message] == ([said] if said else [])
+    assert [message for message in caplog.messages if "overrides nothing" in message] == ([message] if message else [])
 
 
 # -- which learner ------------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ def test_stock_loss_of_small_network_is_learned_by_the_kernel_and_own_loss_by_to
     assert not isinstance(made(PPO, learner="torch")._networks, NumpyLearner)
     assert kernel_of(OwnLoss) is None
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"learner='numpy' cannot .* the loss of OwnLoss, .* leave learner out"
+        mv.errors.InvalidRequest, match=r"learner='numpy' cannot .* the loss of OwnLoss .*, .* leave learner out"
     ):
         made(OwnLoss, learner="numpy")
     with pytest.raises(mv.errors.InvalidRequest, match="layers of more than 256 units"):
@@ -240,7 +241,7 @@ def test_terms_of_an_own_loss_are_learned_and_logged() -> None:
     ],
     ids=["rows", "number", "constant"],
 )
-def test_loss_that_is_no_scalar_of_the_outputs_is_refused(total: Any, message: str) -> None:
+def test_non_scalar_loss_is_refused(total: Any, message: str) -> None:
     class Odd(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return Loss(total(out))

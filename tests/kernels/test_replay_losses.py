@@ -33,7 +33,7 @@ VARIATIONS: dict[str, dict[str, list[Any]]] = {
     "discrete_sac": {"entropy_coef": ["auto", "auto_0.1", 0.2, 0.0], "target_entropy_ratio": [0.0, 0.7]},
     "dqn": {},
 }
-"""Of every setting that a loss reads."""
+"""Values of every setting that a loss reads."""
 COMMON: list[dict[str, Any]] = [{}, {"activation": "tanh"}, {"hidden_sizes": ()}, {"gamma": 0.5}, {"batch_size": 1}]
 RECURRENT: list[dict[str, Any]] = [
     {},
@@ -77,7 +77,7 @@ def filled(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Any:
 
 @dataclass
 class Gradients:
-    """What both learners find for the losses of one batch, by loss."""
+    """Return the gradients of both learners for the losses of one batch, by loss."""
 
     ours: dict[str, Any]
     theirs: dict[str, Any]
@@ -161,7 +161,7 @@ def test_ten_updates_of_both_learners_from_one_seed_lead_to_the_same_weights(nam
         np.testing.assert_allclose(theirs.state()["targets"][network], target, atol=1e-5, err_msg=network)
 
 
-def test_run_of_either_learner_goes_on_with_the_other() -> None:
+def test_run_of_either_learner_resumes_with_the_other() -> None:
     """Weights and state have the same layout, with memory too."""
     for name, memory in itertools.product(KINDS, ({}, MEMORY)):
         ours, theirs = pair(name, **memory)
@@ -270,7 +270,7 @@ def test_loss_that_does_not_reach_its_network_is_refused(kind: Any, name: str) -
         algorithm.update([markov_rollout(algorithm, 0)], 0.0)
 
 
-def test_loss_that_is_no_scalar_names_the_method_that_returned_it() -> None:
+def test_non_scalar_loss_names_the_method_that_returned_it() -> None:
     class Odd(SAC):
         def critic_loss(self, batch: ReplayBatch) -> Loss:
             return Loss(self.critic(batch.observations, batch.actions))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from multiverse.learning.cells import CELLS, Cells, Weights
+from multiverse.learning.cells import CELLS, CellWeights, RecurrentCells
 
 SIZE, INWARD, LENGTHS = 7, 3, (6, 6, 3, 1, 1)
 COUNTS = [sum(length > p for length in LENGTHS) for p in range(max(LENGTHS))]
@@ -21,16 +21,16 @@ class Drawn:
     def __init__(self) -> None:
         self._rng = np.random.default_rng(1)
 
-    def part(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
+    def allocate(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         return (self._rng.normal(size=shape) * 0.5).astype(np.float32), np.full(shape, np.nan, np.float32)
 
 
-def made(kind: str) -> Cells:
+def made(kind: str) -> RecurrentCells:
     cells, owner = CELLS[kind], Drawn()
-    return cells([Weights(owner, cells.gates, INWARD, SIZE) for _ in range(2)])
+    return cells([CellWeights(owner, cells.gates, INWARD, SIZE) for _ in range(2)])
 
 
-def given(cells: Cells) -> tuple[Any, Any, Any]:
+def given(cells: RecurrentCells) -> tuple[Any, Any, Any]:
     rng = np.random.default_rng(0)
     rows = sum(LENGTHS)
     return tuple(
@@ -64,19 +64,19 @@ def obvious(kind: str, weights: list[Any], x: Any, memory: Any) -> tuple[list[An
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_gradients_are_those_of_the_formulas(kind: str) -> None:
+def test_outputs_and_gradients_of_cells_equal_their_formulas(kind: str) -> None:
     cells = made(kind)
-    x, memory, by_hidden = given(cells)
+    x, memory, grad_hidden = given(cells)
     for _ in range(2):  # the second time in rooms that are used already
         found = cells.forward(x, COUNTS, memory).copy()
         after = cells.after(np.array([sum(COUNTS[: n - 1]) + k for k, n in enumerate(LENGTHS)]))
-        cells.backward(by_hidden.copy())
+        cells.backward(grad_hidden.copy())
         for number, cell in enumerate(cells.weights):
             weights = [torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in cell.values]
             hidden, remembered = obvious(
                 kind, weights, torch.tensor(x).double(), torch.tensor(memory[:, number]).double()
             )
-            (torch.stack(hidden) * torch.tensor(by_hidden[:, number])).sum().backward()
+            (torch.stack(hidden) * torch.tensor(grad_hidden[:, number])).sum().backward()
             np.testing.assert_allclose(found[:, number], torch.stack(hidden).detach(), rtol=1e-5, atol=1e-6)
             np.testing.assert_allclose(after[:, number], torch.stack(remembered).detach(), rtol=1e-5, atol=1e-6)
             for gradient, weight in zip(cell.gradients, weights):
@@ -84,9 +84,9 @@ def test_gradients_are_those_of_the_formulas(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_they_are_torchs_cells(kind: str) -> None:
+def test_cells_equal_torch(kind: str) -> None:
     cells = made(kind)
-    x, memory, by_hidden = given(cells)
+    x, memory, grad_hidden = given(cells)
     found = cells.forward(x, COUNTS, memory)
     for number, cell in enumerate(cells.weights):
         theirs = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}[kind](INWARD, SIZE)
@@ -96,9 +96,9 @@ def test_they_are_torchs_cells(kind: str) -> None:
         packed = torch.nn.utils.rnn.PackedSequence(torch.from_numpy(x), torch.tensor(COUNTS))
         hidden, _ = theirs(packed, (first[0], first[1]) if kind == "lstm" else first[0])
         np.testing.assert_allclose(found[:, number], hidden.data.detach(), rtol=1e-5, atol=1e-6)
-        hidden.data.backward(torch.from_numpy(by_hidden[:, number].copy()))
+        hidden.data.backward(torch.from_numpy(grad_hidden[:, number].copy()))
         cell.gradients.append([getattr(theirs, name).grad for name in NAMES])
-    cells.backward(by_hidden.copy())
+    cells.backward(grad_hidden.copy())
     for cell in cells.weights:
         expected = cell.gradients.pop()
         for mine, his in zip(cell.gradients, expected):

@@ -14,8 +14,10 @@ from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Seen
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import Outputs, RolloutBatch, Shape
+from multiverse.learning.loss import Outputs
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
 from multiverse.networks.actor_critic import ActorCritic
@@ -41,7 +43,7 @@ def rows(learner: Any) -> RolloutBatch:
 
 
 def learners(optimizer: Any = Adam) -> tuple[NumpyLearner, ActorCritic]:
-    shape = Shape(84, [], ACTIONS, (16,), "relu", convolution=Convolution(BOARD, FILTERS, SIZE))
+    shape = NetworkSpec(84, [], ACTIONS, (16,), "relu", convolution=Convolution(BOARD, FILTERS, SIZE))
     ours, theirs = NumpyLearner(shape, optimizer, 1), ActorCritic(shape, optimizer, 2, "cpu")
     return ours, theirs
 
@@ -71,7 +73,7 @@ def updated(learner: Any, times: int = 5) -> None:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["numpy", "torch"])
 @pytest.mark.parametrize("optimizer", [Adam, RMSprop])
-def test_it_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
+def test_layer_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
     learner = learners(optimizer)[which]
     for times in (0, 5):
         updated(learner, times)
@@ -81,12 +83,12 @@ def test_it_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
         np.testing.assert_allclose(vector @ weights + bias, expected, atol=1e-4)
 
 
-def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
+def test_gradient_of_filters_and_its_norm_equal_torch() -> None:
     learner, _ = learners()
     first, *others = learner.layers()
     batch, convolution = rows(learner), filters_of(first)
     learner.gradient(batch, LOSSES[NumpyLearner])
-    _, _, by_weights, by_bias = learner._actor.layers[0]
+    _, _, grad_weights, grad_bias = learner._actor.layers[0]
 
     x = said_by(convolution, batch.vector)
     for weights, bias in others:
@@ -95,12 +97,12 @@ def test_the_filters_gradient_is_torchs_and_so_is_its_norm() -> None:
     log_probs, entropies = distribution.log_prob(torch.as_tensor(batch.actions)), distribution.entropy()
     values = learner.values(batch.vector, [])
     loss = LOSSES[NumpyLearner](Outputs(log_probs.detach().numpy(), entropies.detach().numpy(), values), batch)
-    ((log_probs * torch.as_tensor(loss.by_log_prob)).sum() + entropies.sum() * loss.by_entropy).backward()
+    ((log_probs * torch.as_tensor(loss.log_prob)).sum() + entropies.sum() * loss.entropy).backward()
 
     expected = [convolution.weight.grad, convolution.bias.grad]
     assert all(one is not None for one in expected)
     norm = float(np.sqrt(sum((one**2).sum().item() for one in expected if one is not None)))
-    np.testing.assert_allclose(np.linalg.norm(np.concatenate([by_weights.reshape(-1), by_bias])), norm, rtol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(np.concatenate([grad_weights.reshape(-1), grad_bias])), norm, rtol=1e-4)
 
 
 def test_numpy_and_torch_take_the_same_steps() -> None:
@@ -122,7 +124,7 @@ def agent(space: spaces.Space[Any], **settings: Any) -> OnPolicy:
     return PPO(PPOConfig(**settings), space, ACTIONS, slots=2, seed=0)
 
 
-def test_a_policy_with_filters_acts_as_any_of_dense_layers() -> None:
+def test_policy_with_filters_acts_as_dense_layers() -> None:
     space = spaces.Box(0, 1, BOARD, np.int8)
     policy = agent(space, filters=8, kernel_size=4, hidden_sizes=(16,)).policy()
     board = np.random.default_rng(0).integers(0, 2, (3, *BOARD)).astype(np.int8)
@@ -131,20 +133,20 @@ def test_a_policy_with_filters_acts_as_any_of_dense_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "settings", "said"),
+    ("space", "settings", "message"),
     [
         (spaces.Box(0, 1, (4,)), {}, "one Box of three axes"),
         (spaces.Dict({"a": spaces.Box(0, 1, BOARD), "b": spaces.Discrete(3)}), {}, "one Box of three axes"),
-        (spaces.Box(0, 1, BOARD), {"kernel_size": 7}, "kernel_size=7: larger than what is looked at, 6 × 7"),
+        (spaces.Box(0, 1, BOARD), {"kernel_size": 7}, "kernel_size=7: larger than the board, 6 × 7"),
         (spaces.Box(0, 1, BOARD), {"kernel_size": 0}, "kernel_size=0"),
         (spaces.Box(0, 1, BOARD), {"filters": -1}, "filters=-1"),
-        (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: goes without a memory"),
+        (spaces.Box(0, 1, BOARD), {"memory": "lstm"}, "filters=8: cannot be used with a memory"),
     ],
 )
-def test_what_cannot_be_is_refused(space: Any, settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_invalid_convolutions_are_refused(space: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         agent(space, **{"filters": 8, **settings})
 
 
-def test_a2c_has_them_too() -> None:
+def test_a2c_has_filters() -> None:
     assert A2CConfig(filters=4).filters == 4

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies, against torch's own distributions; and that acting draws from them."""
+"""Log-probabilities and entropies, against torch's own distributions; acting samples from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiverse.policies.heads import DiscreteHead, GaussianHead, MultiDiscreteH
 ROWS = 7
 
 
-def test_categorical_is_torchs() -> None:
+def test_categorical_equals_torch() -> None:
     output, actions = torch.randn(ROWS, 4), torch.randint(4, (ROWS,))
     log_prob, entropy = Categorical(4).log_prob_and_entropy(torch, output, actions, None)
     theirs = torch.distributions.Categorical(logits=output)
@@ -29,7 +29,7 @@ def test_multi_categorical_is_the_product_of_its_parts() -> None:
     torch.testing.assert_close(entropy, sum(d.entropy() for d in theirs))
 
 
-def test_gaussian_is_torchs() -> None:
+def test_gaussian_equals_torch() -> None:
     ours, output, actions = DiagonalGaussian(3), torch.randn(ROWS, 3), torch.randn(ROWS, 3)
     ours.log_std = torch.full((3,), -0.5)
     log_prob, entropy = ours.log_prob_and_entropy(torch, output, actions, None)
@@ -41,7 +41,7 @@ def test_gaussian_is_torchs() -> None:
 @pytest.mark.parametrize(
     ("distribution", "open_to"), [(Categorical(3), [[1, 0, 1]]), (MultiCategorical([2, 2]), [[1, 0, 0, 1]])]
 )
-def test_what_is_not_open_is_never_likely_and_gives_no_gradient(
+def test_closed_actions_have_no_probability_and_no_gradient(
     distribution: Categorical | MultiCategorical, open_to: list[list[int]]
 ) -> None:
     masks = torch.tensor(open_to, dtype=torch.bool)
@@ -54,7 +54,7 @@ def test_what_is_not_open_is_never_likely_and_gives_no_gradient(
     assert float(log_prob.detach()) == pytest.approx(expected, abs=1e-6)
 
 
-def test_what_acts_draws_from_what_learns() -> None:
+def test_acting_policy_samples_from_the_learned_distribution() -> None:
     """100,000 draws of the numpy head, whose shares are the softmax that the loss goes by."""
     logits, head = np.array([[0.5, -1.0, 1.5]], np.float32), DiscreteHead(3)
     noise = head.noise(np.random.default_rng(0), 1, 100_000)[0]
@@ -63,7 +63,7 @@ def test_what_acts_draws_from_what_learns() -> None:
     assert shares == pytest.approx(torch.softmax(torch.from_numpy(logits[0]), 0).numpy(), abs=0.01)
 
 
-def test_what_acts_never_does_what_is_not_open() -> None:
+def test_policy_never_takes_closed_actions() -> None:
     rng, rows = np.random.default_rng(1), 1000
     masks = np.tile(np.array([[False, True, False, True, True]]), (rows, 1))
     output = np.tile(np.array([[9.0, 0.0, 9.0, 0.0, 0.0]], np.float32), (rows, 1))

@@ -64,7 +64,7 @@ def flat(weights: Any) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("name", "space", "actions", "settings"), CASES)
-def test_first_weights_of_both_learners_are_equal_to_the_last_bit(
+def test_initial_weights_of_both_learners_are_bit_equal(
     name: str, space: Any, actions: Any, settings: dict[str, Any]
 ) -> None:
     ours, theirs = (made(name, space, actions, learner, **settings) for learner in ("numpy", "torch"))
@@ -74,7 +74,7 @@ def test_first_weights_of_both_learners_are_equal_to_the_last_bit(
         assert flat(state["targets"]) == flat(theirs.state()["targets"])
 
 
-def test_layers_that_only_torch_learns_begin_orthogonal_too() -> None:
+def test_torch_only_layers_are_orthogonal_initially() -> None:
     algorithm = made("ppo", VECTOR, DISCRETE, "auto", hidden_sizes=(300, 300))
     (_, _), (second, bias), (last, _) = algorithm._networks.layers()
     np.testing.assert_allclose(second @ second.T, 2 * np.eye(300), atol=1e-5)
@@ -106,7 +106,7 @@ def test_number_of_blas_threads_is_the_same_after_first_weights_are_drawn() -> N
         assert threads() == before
 
 
-def test_network_of_the_user_and_the_layers_behind_it_begin_as_the_seed_says() -> None:
+def test_initial_weights_of_user_network_and_later_layers_depend_on_the_seed() -> None:
     def weights(seed: int) -> Any:
         network = "MLP", lambda space: MLP(space, (8,))
         return PPO(PPO.Config(hidden_sizes=(6,)), VECTOR, DISCRETE, 2, seed, network=network).weights()["parameters"]

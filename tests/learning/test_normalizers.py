@@ -9,7 +9,7 @@ from multiverse.core.errors import TrainingDiverged
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
 
 
-def test_moments_of_parts_are_those_of_the_whole() -> None:
+def test_moments_of_parts_equal_those_of_the_whole() -> None:
     rows = np.random.default_rng(0).normal(3.0, 2.0, (500, 4))
     moments = RunningMeanStd(4)
     for part in np.split(rows, [1, 7, 200]):
@@ -19,12 +19,12 @@ def test_moments_of_parts_are_those_of_the_whole() -> None:
     assert ((rows - shift) * scale).std(axis=0) == pytest.approx(np.ones(4), rel=1e-4)
 
 
-def test_before_anything_was_seen_nothing_changes() -> None:
+def test_statistics_without_data_change_nothing() -> None:
     shift, scale = RunningMeanStd(2).shift_and_scale()
     assert shift.tolist() == [0.0, 0.0] and scale == pytest.approx(1.0)
 
 
-def test_moments_come_back_bit_for_bit() -> None:
+def test_restored_moments_are_bit_equal() -> None:
     rng = np.random.default_rng(0)
     one, other = RunningMeanStd(3), RunningMeanStd(3)
     one.update(rng.normal(size=(10, 3)))
@@ -35,7 +35,7 @@ def test_moments_come_back_bit_for_bit() -> None:
     assert (one.mean == other.mean).all() and (one.variance == other.variance).all()
 
 
-def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
+def test_rewards_are_divided_by_the_std_of_discounted_returns() -> None:
     rng = np.random.default_rng(0)
     rewards = (100.0 * rng.normal(size=(200, 4))).astype(np.float32)
     ended, valid = rng.random((200, 4)) < 0.05, np.ones((200, 4), bool)
@@ -44,17 +44,17 @@ def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
         returns = returns * 0.9 + rewards[t]
         seen.append(returns.copy())
         returns[ended[t]] = 0.0
-    assert RewardNormalizer(4, 0.9).scaled(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
+    assert RewardNormalizer(4, 0.9).normalize(rewards, ended, valid) == pytest.approx(rewards / np.std(seen), rel=1e-3)
 
 
 def test_rewards_of_lost_rows_do_not_count() -> None:
     rewards, ended = np.ones((10, 1), np.float32), np.zeros((10, 1), bool)
     valid = np.ones((10, 1), bool)
     one, other = RewardNormalizer(1, 0.0), RewardNormalizer(1, 0.0)
-    one.scaled(rewards, ended, valid)
+    one.normalize(rewards, ended, valid)
     spoiled = rewards.copy()
     spoiled[4], valid[4] = 1000.0, False
-    other.scaled(spoiled, ended, valid)
+    other.normalize(spoiled, ended, valid)
     assert one.state()["moments"]["mean"] == other.state()["moments"]["mean"]
 
 

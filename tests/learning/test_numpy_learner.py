@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.ppo import PPO, PPOConfig
-from multiverse.learning.chunks import Along
-from multiverse.learning.loss import RolloutBatch, Shape
+from multiverse.learning.batches import Packing, RolloutBatch
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, RMSprop
 from multiverse.networks.actor_critic import ActorCritic
@@ -31,18 +31,18 @@ OF_A2C = A2C, A2CConfig(entropy_coef=0.02)
 LENGTHS = (12, 12, 11, 8, 5, 1, 1)
 
 
-def along(learner: Any, memory: Any) -> Along:
+def along(learner: Any, memory: Any) -> Packing:
     rng, cells = np.random.default_rng(4), 1 if memory == "gru" else 2
     counts = [sum(length > p for length in LENGTHS) for p in range(max(LENGTHS))]
     assert sum(counts) == ROWS
-    return Along(counts, learner.put(rng.normal(size=(len(LENGTHS), 2, cells, 6)).astype(np.float32)))
+    return Packing(counts, learner.put(rng.normal(size=(len(LENGTHS), 2, cells, 6)).astype(np.float32)))
 
 
 def pair(
     name: str, activation: Any, squash: bool, optimizer: Any, memory: Any = None
 ) -> tuple[NumpyLearner, ActorCritic]:
     more: dict[str, Any] = {"log_std_init": -0.3, "squash": squash, "memory": memory, "memory_size": 6}
-    shape = Shape(SIZE, [], ACTIONS[name], (16, 8), activation, **more)
+    shape = NetworkSpec(SIZE, [], ACTIONS[name], (16, 8), activation, **more)
     ours, theirs = NumpyLearner(shape, optimizer, seed=1), ActorCritic(shape, optimizer, 2, "cpu")
     ours.optimizer.load_weights(theirs.optimizer.weights())
     return ours, theirs
@@ -66,7 +66,7 @@ def batches(name: str, ours: Any, theirs: Any, memory: Any = None) -> tuple[Any,
         put = {key: learner.put(column) for key, column in columns.items()}
         allowed = None if masks is None else learner.put(masks)
         made.append(RolloutBatch(learner.put(vector), [], learner.put(actions), allowed, **put))
-        made[-1].along = None if memory is None else along(learner, memory)
+        made[-1].packing = None if memory is None else along(learner, memory)
         made[-1].columns["log_probs"] = learner.log_probs(made[-1]) - 0.05
     return made[0], made[1]
 
@@ -80,7 +80,7 @@ def assert_equal_metrics(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
-def test_five_steps_from_the_same_weights_lead_to_the_same(
+def test_five_steps_from_equal_weights_give_equal_weights(
     name: str, activation: Any, loss: Any, optimizer: Any
 ) -> None:
     ours, theirs = pair(name, activation, False, optimizer)
@@ -95,7 +95,7 @@ def test_five_steps_from_the_same_weights_lead_to_the_same(
     assert ours.optimizer.state().keys() == theirs.optimizer.state().keys()
 
 
-def test_a_squashed_gaussian_too() -> None:
+def test_squashed_gaussian_equals_torch() -> None:
     ours, theirs = pair("box", "tanh", True, Adam)
     mine, his = batches("box", ours, theirs)
     np.testing.assert_allclose(mine["log_probs"], his["log_probs"].numpy(), rtol=1e-4, atol=1e-5)
@@ -107,11 +107,11 @@ def test_a_squashed_gaussian_too() -> None:
 @pytest.mark.parametrize("name", ["discrete", "box"])
 @pytest.mark.parametrize(("loss", "optimizer"), [(OF_PPO, Adam), (OF_A2C, RMSprop)], ids=["ppo", "a2c"])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
+def test_recurrent_networks_of_both_learners_are_equal(memory: Any, loss: Any, optimizer: Any, name: str) -> None:
     ours, theirs = pair(name, "tanh", False, optimizer, memory)
     mine, his = batches(name, ours, theirs, memory)
     (values, after), (expected, then) = (
-        learner.values_along(batch.vector, [], batch.along) for learner, batch in ((ours, mine), (theirs, his))
+        learner.recurrent_values(batch.vector, [], batch.packing) for learner, batch in ((ours, mine), (theirs, his))
     )
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(after, then, rtol=1e-4, atol=1e-6)
@@ -125,8 +125,8 @@ def test_networks_that_remember_are_the_same_too(memory: Any, loss: Any, optimiz
         assert [value.shape for value in one] == [value.shape for value in other]
 
 
-def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
-    shape = Shape(SIZE, [], ACTIONS["discrete"], (64, 64))
+def test_initial_weights_are_orthogonal_and_depend_on_the_seed() -> None:
+    shape = NetworkSpec(SIZE, [], ACTIONS["discrete"], (64, 64))
     one, again, other = (NumpyLearner(shape, Adam, seed) for seed in (1, 1, 2))
     first_weights = one.optimizer.weights()
     assert (first_weights == again.optimizer.weights()).all() and (first_weights != other.optimizer.weights()).any()
@@ -137,8 +137,8 @@ def test_first_weights_are_orthogonal_and_the_seeds_own() -> None:
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
-    shape = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, chunk_length=32)
+def test_initial_time_scales_of_cells_reach_a_chunk(memory: Any) -> None:
+    shape = NetworkSpec(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, chunk_length=32)
     for learner in (NumpyLearner(shape, Adam, 1), ActorCritic(shape, Adam, 1, "cpu")):
         for inward, recurrent, bias, recurrent_bias in learner.cells():
             np.testing.assert_allclose(inward.T @ inward, np.eye(SIZE), atol=1e-5)
@@ -147,12 +147,12 @@ def test_cells_first_remember_for_up_to_a_chunk(memory: Any) -> None:
             lasting = 1 / (1 - kept)
             assert lasting.min() >= 1.9 and 24 < lasting.max() <= 32 and (recurrent_bias == 0).all()
             assert (bias[:64] == 0).all() and (bias[128:] == 0).all()
-    plain = Shape(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, ortho_init=False)
+    plain = NetworkSpec(SIZE, [], ACTIONS["discrete"], (16,), memory=memory, memory_size=64, ortho_init=False)
     (cell, _) = NumpyLearner(plain, Adam, 1).cells()
     assert all(0.1 < np.abs(value).max() <= 1 / 8 for value in cell)
 
 
-def test_torch_goes_on_with_what_numpy_has_learned() -> None:
+def test_torch_resumes_from_numpy_weights() -> None:
     ours, theirs = pair("box", "tanh", False, Adam)
     mine, his = batches("box", ours, theirs)
     for _ in range(3):

@@ -34,7 +34,7 @@ def stepped(xp: Any, kind: Any, all_gradients: list[Any]) -> tuple[Any, list[boo
 
 @in_both
 @of_both_kinds
-def test_steps_are_torchs_with_its_clipping(xp: Any, kind: Any, theirs: Any) -> None:
+def test_optimizer_steps_equal_torch_with_clipping(xp: Any, kind: Any, theirs: Any) -> None:
     reference = torch.nn.Parameter(torch.from_numpy(BEGIN.copy()))
     optimizer = theirs([reference], lr=0.1, eps=1e-5)
     for gradient in gradients(50):
@@ -50,7 +50,7 @@ def test_steps_are_torchs_with_its_clipping(xp: Any, kind: Any, theirs: Any) -> 
 @in_both
 @of_both_kinds
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e38])
-def test_a_gradient_that_is_not_finite_leaves_no_trace(xp: Any, kind: Any, theirs: Any, bad: float) -> None:
+def test_non_finite_gradient_changes_nothing(xp: Any, kind: Any, theirs: Any, bad: float) -> None:
     """The first one of all, and in between: weights and state are those of a run without it, bit for bit."""
     good, wrong = gradients(6), np.array([1, bad, bad, 0], np.float32)
     clean, _ = stepped(xp, kind, good)
@@ -60,8 +60,8 @@ def test_a_gradient_that_is_not_finite_leaves_no_trace(xp: Any, kind: Any, their
 
 
 @pytest.mark.parametrize("kind", [Adam, RMSprop])
-def test_a_step_waits_for_no_gpu(kind: Any) -> None:
-    """On a device whose numbers nobody can read, which is what reading them too early amounts to on a GPU."""
+def test_optimizer_step_does_not_wait_for_a_gpu(kind: Any) -> None:
+    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
     optimizer = kind(torch, torch.zeros(4, device="meta"))
     for _ in range(3):
         assert optimizer.step(0.1, 0.5).is_meta and optimizer.parameters.is_meta
@@ -69,7 +69,7 @@ def test_a_step_waits_for_no_gpu(kind: Any) -> None:
 
 @pytest.mark.fault("D6")
 @in_both
-def test_what_belongs_to_other_networks_is_refused(xp: Any) -> None:
+def test_weights_of_other_networks_are_refused(xp: Any) -> None:
     optimizer, _ = stepped(xp, Adam, gradients(3))
     before = repr(optimizer.state())
     with pytest.raises(mv.errors.InvalidRequest, match=r"the saved algorithm has 7 parameters .*other sizes"):

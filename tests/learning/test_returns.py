@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from multiverse.learning.returns import generalized_advantages, next_values, over_turns
+from multiverse.learning.returns import Transitions, ValueEstimates, generalized_advantages, merge_turns, next_values
 
 
 def by_definition(
@@ -28,43 +28,47 @@ def by_definition(
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
-def test_advantages_are_what_their_definition_says(seed: int, steps: int, slots: int, gamma: float, lam: float) -> None:
+def test_advantages_equal_their_definition(seed: int, steps: int, slots: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(seed)
     rewards, values, following = (rng.normal(size=(steps, slots)).astype(np.float32) for _ in range(3))
     ended = rng.random((steps, slots)) < 0.3
     everything = np.ones_like(ended)
-    advantages, returns = generalized_advantages(rewards, values, following, ended, everything, gamma, lam)
+    advantages, returns = generalized_advantages(
+        Transitions(rewards, values, following, ended, everything), gamma=gamma, gae_lambda=lam
+    )
     for s in range(slots):
         columns = (column[:, s].tolist() for column in (rewards, values, following, ended))
         assert advantages[:, s] == pytest.approx(by_definition(*columns, gamma, lam), abs=1e-4)
     assert returns == pytest.approx(advantages + values)
 
 
-def test_one_slot_changes_nothing_in_another() -> None:
+def test_slots_do_not_affect_each_other() -> None:
     rng = np.random.default_rng(0)
     rewards, values, following = (rng.normal(size=(6, 3)).astype(np.float32) for _ in range(3))
     ended, valid = np.zeros((6, 3), bool), np.ones((6, 3), bool)
-    before, _ = generalized_advantages(rewards, values, following, ended, valid, 0.9, 0.8)
+    before, _ = generalized_advantages(Transitions(rewards, values, following, ended, valid), gamma=0.9, gae_lambda=0.8)
     rewards[:, 1] += 7.0
-    after, _ = generalized_advantages(rewards, values, following, ended, valid, 0.9, 0.8)
+    after, _ = generalized_advantages(Transitions(rewards, values, following, ended, valid), gamma=0.9, gae_lambda=0.8)
     assert (before[:, [0, 2]] == after[:, [0, 2]]).all() and (before[:, 1] != after[:, 1]).all()
 
 
-def test_a_lost_row_has_no_advantage_and_what_was_before_it_ends_there() -> None:
+def test_lost_row_has_no_advantage_and_ends_the_rows_before_it() -> None:
     rewards, values, following = np.ones((4, 1), np.float32), np.zeros((4, 1), np.float32), np.ones((4, 1), np.float32)
     valid = np.array([[True], [True], [False], [True]])
     ended = ~valid
-    advantages, _ = generalized_advantages(rewards, values, following, ended, valid, 1.0, 1.0)
+    advantages, _ = generalized_advantages(
+        Transitions(rewards, values, following, ended, valid), gamma=1.0, gae_lambda=1.0
+    )
     assert advantages[:, 0].tolist() == [4.0, 2.0, 0.0, 2.0]
 
 
-def test_what_followed_a_step_is_valued_as_it_ended() -> None:
+def test_next_values_depend_on_how_the_episode_ended() -> None:
     values = np.arange(1.0, 9.0, dtype=np.float32).reshape(4, 2)
     terminated, truncated = np.zeros((4, 2), bool), np.zeros((4, 2), bool)
     terminated[1, 0] = truncated[2, 1] = True
     last = np.array([10.0, 20.0], np.float32)
-    finals = ([1, 2], [0, 1], np.array([99.0, 50.0], np.float32))
-    following = next_values(values, last, terminated, truncated, finals)
+    estimates = ValueEstimates(values, last, np.array([1, 2]), np.array([0, 1]), np.array([99.0, 50.0], np.float32))
+    following = next_values(estimates, terminated, truncated)
     # Slot 0 came to its end in row 1: worth nothing. Slot 1 was cut short in row 2: worth what it saw last.
     assert following[:, 0].tolist() == [3.0, 0.0, 7.0, 10.0]
     assert following[:, 1].tolist() == [4.0, 6.0, 50.0, 20.0]
@@ -73,7 +77,7 @@ def test_what_followed_a_step_is_valued_as_it_ended() -> None:
 # -- in turn -----------------------------------------------------------------------------------------------------
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 14), st.integers(1, 4), st.floats(0, 1), st.floats(0, 1))
-def test_turns_are_what_each_slots_own_actions_came_to(
+def test_merged_turns_equal_a_reference_for_each_slot(
     seed: int, steps: int, slots: int, gamma: float, lam: float
 ) -> None:
     """Slot by slot with lists: its own actions one after another, each with what it earned until the next one."""
@@ -82,11 +86,12 @@ def test_turns_are_what_each_slots_own_actions_came_to(
     acting, acting_next = rng.random((steps, slots)) < 0.5, rng.random(slots) < 0.5
     terminated, truncated = (rng.random((steps, slots)) < 0.15 for _ in range(2))
     last_values = rng.normal(size=slots).astype(np.float32)
-    finals = (*np.nonzero(terminated | truncated), final_values[terminated | truncated])
-    moved, following, ended, known = over_turns(
-        rewards, terminated, truncated, acting, acting_next, values, last_values, finals
+    ends = terminated | truncated
+    estimates = ValueEstimates(values, last_values, *np.nonzero(ends), final_values[ends])
+    moved, following, ended, known = merge_turns(rewards, terminated, truncated, acting, acting_next, estimates)
+    advantages, _ = generalized_advantages(
+        Transitions(moved, values, following, ended, acting & known, acting), gamma=gamma, gae_lambda=lam
     )
-    advantages, _ = generalized_advantages(moved, values, following, ended, acting & known, gamma, lam, acting)
     for s in range(slots):
         actions: list[dict[str, float]] = []
         open_now = False  # the last action still earns
@@ -114,17 +119,17 @@ def test_turns_are_what_each_slots_own_actions_came_to(
         assert [advantages[int(one["t"]), s] for one in whole] == pytest.approx(expected, abs=1e-4)
 
 
-def test_where_everybody_always_acts_turns_change_nothing() -> None:
+def test_merging_turns_changes_nothing_if_all_slots_act() -> None:
     rng = np.random.default_rng(3)
     rewards, values, final_values = (rng.normal(size=(9, 3)).astype(np.float32) for _ in range(3))
     terminated, truncated = rng.random((9, 3)) < 0.2, rng.random((9, 3)) < 0.2
     ends = terminated | truncated
-    finals, last_values = (*np.nonzero(ends), final_values[ends]), values[0]
-    moved, following, ended, known = over_turns(
-        rewards, terminated, truncated, np.ones((9, 3), bool), np.ones(3, bool), values, last_values, finals
+    estimates = ValueEstimates(values, values[0], *np.nonzero(ends), final_values[ends])
+    moved, following, ended, known = merge_turns(
+        rewards, terminated, truncated, np.ones((9, 3), bool), np.ones(3, bool), estimates
     )
     assert (moved == rewards).all() and (ended == ends).all() and known.all()
-    assert (following == next_values(values, last_values, terminated, truncated, finals)).all()
+    assert (following == next_values(estimates, terminated, truncated)).all()
 
 
 def v_trace_by_definition(
@@ -154,28 +159,32 @@ def v_trace_by_definition(
 @pytest.mark.fault("F3")
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.floats(0, 1), st.floats(0, 1))
-def test_with_ratios_they_are_those_of_v_trace(seed: int, steps: int, gamma: float, lam: float) -> None:
+def test_advantages_with_ratios_equal_v_trace(seed: int, steps: int, gamma: float, lam: float) -> None:
     rng = np.random.default_rng(seed)
     rewards, values = (rng.normal(size=(steps, 3)).astype(np.float32) for _ in range(2))
     log_ratios = (2 * rng.normal(size=(steps, 3))).astype(np.float32)
     ended, last = rng.random((steps, 3)) < 0.3, rng.normal(size=3).astype(np.float32)
-    following = next_values(values, last, ended, np.zeros_like(ended), (np.zeros(0, int),) * 2 + (np.zeros(0),))
-    told = rewards, values, following, ended, np.ones_like(ended), gamma, lam
-    advantages, returns = generalized_advantages(*told, log_ratios=log_ratios)
+    none = np.zeros(0, int)
+    following = next_values(ValueEstimates(values, last, none, none, np.zeros(0)), ended, np.zeros_like(ended))
+    rows = Transitions(rewards, values, following, ended, np.ones_like(ended))
+    advantages, returns = generalized_advantages(rows, gamma=gamma, gae_lambda=lam, log_ratios=log_ratios)
     for s in range(3):
         columns = (column[:, s].tolist() for column in (rewards, values, following, ended, np.exp(log_ratios)))
         targets, expected = v_trace_by_definition(*columns, gamma, lam)
         assert returns[:, s] == pytest.approx(targets, abs=1e-4)
         assert advantages[:, s] == pytest.approx(expected, abs=1e-4)
-    same = generalized_advantages(*told, log_ratios=np.zeros_like(rewards))
-    assert all((one == other).all() for one, other in zip(same, generalized_advantages(*told))), "to the last bit"
+    with_zeros = generalized_advantages(rows, gamma=gamma, gae_lambda=lam, log_ratios=np.zeros_like(rewards))
+    without = generalized_advantages(rows, gamma=gamma, gae_lambda=lam)
+    assert all((one == other).all() for one, other in zip(with_zeros, without)), "bit-equal"
 
 
-def test_rows_that_were_lost_or_passed_over_weigh_nothing_in_v_trace() -> None:
+def test_lost_and_skipped_rows_have_no_weight_in_v_trace() -> None:
     """As without ratios: nothing flows over a lost row; one in which a slot did not act hands on what comes to it."""
     rewards, values, following = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
     valid, ended = np.array([[True, True], [False, False], [True, True]]), np.zeros((3, 2), bool)
     acting, half = np.array([[True, True], [True, False], [True, True]]), np.full((3, 2), np.log(0.5), np.float32)
-    advantages, _ = generalized_advantages(rewards, values, following, ended, valid, 1.0, 1.0, acting, half)
+    advantages, _ = generalized_advantages(
+        Transitions(rewards, values, following, ended, valid, acting), gamma=1.0, gae_lambda=1.0, log_ratios=half
+    )
     assert advantages[:, 0].tolist() == [1.0, 0.0, 1.0]
     assert advantages[:, 1].tolist() == [1.5, 0.5, 1.0]

@@ -50,7 +50,7 @@ class Stateful(Wide):
 
 
 class Parts(nn.Module):
-    """Of nested observations: the sum of each leaf, in the order of their names."""
+    """Sum of each leaf of nested observations, in the order of their names."""
 
     def __init__(self, observation_space: gym.spaces.Dict) -> None:
         super().__init__()

@@ -14,13 +14,13 @@ from multiverse.networks.attention import (
     TeamActor,
     TeamAttention,
     TeamCritic,
-    TeamShape,
+    TeamSpec,
     counterfactual_baseline,
     similarity,
 )
 
 FEATURES, ACTIONS, TEAMS = 7, 4, 4
-SHAPE = TeamShape(FEATURES, ACTIONS, num_heads=2, embedding_size=12, hidden_size=16)
+SHAPE = TeamSpec(FEATURES, ACTIONS, num_heads=2, embedding_size=12, hidden_size=16)
 SIZES = pytest.mark.parametrize("agents", [1, 2, 3, 8, 16])
 
 
@@ -35,7 +35,7 @@ def exact() -> object:
 
 
 def team(agents: int, teams: int = TEAMS) -> tuple[Tensor, Tensor, Tensor]:
-    """Observations, actions, and who is there: at least nobody, at most everybody."""
+    """Observations, actions and the mask of present agents, from none to all."""
     observations = torch.randn(teams, agents, FEATURES)
     present = torch.rand(teams, agents) < 0.6
     present[0], present[1] = True, False
@@ -78,19 +78,19 @@ def by_team(slow: Callable[..., Tensor], present: Tensor, *parts: Tensor, output
 
 # -- networks ----------------------------------------------------------------------------------------------------------
 @SIZES
-def test_attention_is_what_a_slow_look_at_each_team_finds(agents: int) -> None:
+def test_attention_equals_a_slow_reference(agents: int) -> None:
     attention = TeamAttention(12, 2)
     x, (_, _, present) = torch.randn(TEAMS, agents, 12), team(agents)
-    everybody = torch.ones_like(present)
-    slow = by_team(lambda one: slow_attention(attention, one), everybody, x, outputs=(12,))
+    all_present = torch.ones_like(present)
+    slow = by_team(lambda one: slow_attention(attention, one), all_present, x, outputs=(12,))
     torch.testing.assert_close(attention(x), slow)
-    torch.testing.assert_close(attention(x, everybody), slow)
+    torch.testing.assert_close(attention(x, all_present), slow)
     some = by_team(lambda one: slow_attention(attention, one), present, x, outputs=(12,))
     torch.testing.assert_close(attention(x, present), some)
 
 
 @SIZES
-def test_an_agent_acts_on_itself_and_on_what_it_attends_to(agents: int) -> None:
+def test_logits_depend_on_own_embedding_and_attention(agents: int) -> None:
     actor, observations = TeamActor(SHAPE), torch.randn(TEAMS, agents, SHAPE.size)
     logits, _ = actor(observations)
     for team, found in zip(observations, logits):
@@ -100,15 +100,15 @@ def test_an_agent_acts_on_itself_and_on_what_it_attends_to(agents: int) -> None:
             torch.testing.assert_close(found[i], actor.head(own[i] + seen[i]))
 
 
-def test_at_first_an_agent_hears_itself_above_its_team() -> None:
-    """What all hear is much the same, and would make them do the same."""
+def test_initial_attention_does_not_outweigh_own_embedding() -> None:
+    """The attention of all agents is similar initially, and would make their logits similar."""
     actor, (observations, _, _) = TeamActor(SHAPE), team(8)
     own, attended = actor.embed(observations), actor(observations)[1]
     assert 0 < (attended - own).norm() < 0.15 * own.norm()
 
 
 @SIZES
-def test_values_are_what_a_slow_critic_says(agents: int) -> None:
+def test_team_values_equal_a_slow_reference(agents: int) -> None:
     critic = TeamCritic(SHAPE)
     observations, actions, present = team(agents)
     slow = by_team(lambda o, a: slow_q(critic, o, a), present, observations, actions)
@@ -137,7 +137,7 @@ def test_every_action_is_substituted_one_agent_and_one_action_at_a_time(agents: 
 
 
 @SIZES
-def test_permuting_agents_permutes_what_is_said_of_them(agents: int) -> None:
+def test_permuting_agents_permutes_their_outputs(agents: int) -> None:
     actor, critic, order = TeamActor(SHAPE), TeamCritic(SHAPE), torch.randperm(agents)
     observations, actions, present = team(agents)
     logits, attended = actor(observations, present)
@@ -149,7 +149,7 @@ def test_permuting_agents_permutes_what_is_said_of_them(agents: int) -> None:
     torch.testing.assert_close(similarity(attended[:, order], present[:, order], -1), similarity(attended, present, -1))
 
 
-def test_who_is_not_there_changes_nothing_and_learns_nothing() -> None:
+def test_absent_agents_change_nothing_and_learn_nothing() -> None:
     actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
     observations, actions, present = team(4)
     others = observations.clone().requires_grad_()
@@ -162,7 +162,7 @@ def test_who_is_not_there_changes_nothing_and_learns_nothing() -> None:
     assert all(torch.isfinite(p.grad).all() for p in [*actor.parameters(), *critic.parameters()])
 
 
-def test_the_same_weights_fit_a_team_and_a_part_of_it() -> None:
+def test_weights_fit_a_team_and_a_part_of_it() -> None:
     """Three of eight are a team of three."""
     actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
     observations, actions, _ = team(8)
@@ -174,15 +174,15 @@ def test_the_same_weights_fit_a_team_and_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"num_heads": 5}, {"num_heads": 0}, {"hidden_size": 0}, {"embedding_size": 2**20}])
-def test_sizes_that_make_no_network(wrong: dict[str, int]) -> None:
+def test_invalid_sizes_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(
         mv.errors.InvalidRequest, match=next(iter(wrong)) if "embedding_size" not in wrong else "parameters"
     ):
-        TeamShape(**{"size": 4, "num_actions": 2, "embedding_size": 12, **wrong})
+        TeamSpec(**{"size": 4, "num_actions": 2, "embedding_size": 12, **wrong})
 
 
-# -- what is learned from ----------------------------------------------------------------------------------------------
-def test_the_baseline_is_the_mean_over_the_policys_own_actions() -> None:
+# -- losses ------------------------------------------------------------------------------------------------------------
+def test_baseline_is_the_mean_over_own_actions() -> None:
     critic = TeamCritic(SHAPE)
     observations, actions, _ = team(3)
     probabilities = torch.randn(TEAMS, 3, ACTIONS).softmax(-1)
@@ -212,7 +212,7 @@ def test_similarity_is_the_mean_cosine_of_all_pairs_and_finite(agents: int) -> N
     assert attended.grad is not None and torch.isfinite(attended.grad).all()
 
 
-def test_similarity_below_its_cap_is_the_cap_and_no_reason_to_learn() -> None:
+def test_similarity_below_its_cap_has_no_gradient() -> None:
     apart = torch.tensor([[[1.0, 0.0], [-1.0, 0.1]]], requires_grad=True)
     assert float(similarity(apart, cap=-1.0)) < -0.9
     found = similarity(apart, cap=0.0)
@@ -221,7 +221,7 @@ def test_similarity_below_its_cap_is_the_cap_and_no_reason_to_learn() -> None:
     assert float(similarity(torch.ones(2, 3, 4), cap=0.0)) == pytest.approx(1.0)
 
 
-def test_agents_without_a_direction_have_a_finite_gradient() -> None:
+def test_similarity_of_zero_embeddings_has_a_finite_gradient() -> None:
     nothing = torch.zeros(2, 3, 4, requires_grad=True)
     similarity(nothing, cap=-1.0).backward()
     assert nothing.grad is not None and torch.isfinite(nothing.grad).all()

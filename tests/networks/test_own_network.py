@@ -1,4 +1,4 @@
-"""Networks of the user: what they are given, how they are made and checked, and that feature extractors of
+"""Networks of the user: their inputs, construction and validation; feature extractors of
 Stable-Baselines3 compute the same as there."""
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from multiverse.algorithms import A2C, DQN, PPO, SAC, Outputs, RolloutBatch
 from multiverse.algorithms.algorithm import OwnNetwork
-from multiverse.algorithms.inputs import inputs, observation_layout
+from multiverse.algorithms.inputs import network_inputs, observation_layout
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Path, leaves
 from multiverse.learning.loss import Loss
-from multiverse.learning.network_choice import NetworkChoice, ObservationLayout
+from multiverse.learning.network_spec import CustomNetwork, ObservationLayout
 from multiverse.networks import (
     MLP,
     NETWORKS,
@@ -39,7 +39,7 @@ from multiverse.networks import (
     network_class,
     network_name,
 )
-from multiverse.networks.extractors import made_network
+from multiverse.networks.extractors import create_network
 from multiverse.policies.features import Features
 from tests.networks.own_networks import FromSB3, Parts, Stateful, Wide
 
@@ -86,12 +86,12 @@ def features_of(space: spaces.Space[Any]) -> tuple[Features, ObservationLayout]:
 def given(space: spaces.Space[Any], values: list[Any]) -> Any:
     """The observations that a network of the user gets."""
     features, layout = features_of(space)
-    vector, images = inputs(features, in_leaves(space, values), None)
+    vector, images = network_inputs(features, in_leaves(space, values), None)
     return layout.observation(torch.as_tensor(vector), [torch.as_tensor(image) for image in images])
 
 
-def choice(make: Callable[..., Any], space: spaces.Space[Any], name: str = "Net") -> NetworkChoice:
-    return NetworkChoice(name, make, features_of(space)[1])
+def choice(make: Callable[..., Any], space: spaces.Space[Any], name: str = "Net") -> CustomNetwork:
+    return CustomNetwork(name, make, features_of(space)[1])
 
 
 def in_sb3(space: spaces.Space[Any], values: list[Any]) -> tuple[spaces.Space[Any], Any]:
@@ -122,8 +122,8 @@ def in_sb3(space: spaces.Space[Any], values: list[Any]) -> tuple[spaces.Space[An
         (FlattenExtractor, spaces.MultiBinary(4)),
     ],
 )
-def test_extractors_of_sb3_compute_the_same_features_as_there(extractor: Any, space: spaces.Space[Any]) -> None:
-    module, size = made_network(choice(extractor, space))
+def test_extractors_of_sb3_compute_the_same_features_as_in_sb3(extractor: Any, space: spaces.Space[Any]) -> None:
+    module, size = create_network(choice(extractor, space))
     values = samples(space)
     shown, preprocessed = in_sb3(space, values)
     original = extractor(shown)
@@ -137,13 +137,13 @@ def test_extractors_of_sb3_compute_the_same_features_as_there(extractor: Any, sp
 def test_order_of_dict_observations_is_that_of_the_space() -> None:
     ordered = spaces.Dict(collections.OrderedDict([("z", VECTOR), ("a", spaces.Discrete(2)), ("m", VECTOR)]))
     seen: list[Any] = []
-    made_network(choice(lambda space: seen.append(space) or Parts(space), ordered))
+    create_network(choice(lambda space: seen.append(space) or Parts(space), ordered))
     assert list(seen[0]) == list(given(ordered, samples(ordered))) == list(ordered)
 
 
 def test_network_is_made_for_the_space_that_its_observations_have() -> None:
     spaces_seen: list[Any] = []
-    made_network(choice(lambda space: spaces_seen.append(space) or Parts(space), NESTED))
+    create_network(choice(lambda space: spaces_seen.append(space) or Parts(space), NESTED))
     (space,) = spaces_seen
     assert sorted(space) == ["a", "b"]
     assert space["a"] == spaces.Box(0, 255, (3, 20, 20), np.uint8)
@@ -165,7 +165,7 @@ def test_values_of_nested_observations_are_floats_one_hot_vectors_and_scaled_ima
     assert all(one.dtype == torch.float32 for one in every)
 
 
-def test_bytes_up_to_255_that_are_no_image_are_scaled_in_their_shape() -> None:
+def test_bytes_up_to_255_of_non_images_are_scaled_in_their_shape() -> None:
     space = spaces.Box(0, 255, (2, 3), np.uint8)
     values = samples(space)
     assert torch.equal(given(space, values), torch.as_tensor(np.array(values)) / 255.0)
@@ -176,14 +176,14 @@ def test_normalization_is_split_by_leaf_and_never_of_images() -> None:
     features, layout = features_of(space)
     raw = in_leaves(space, samples(space))
     shift, scale = np.arange(8, dtype=np.float32), np.full(8, 0.5, np.float32)
-    vector, images = inputs(features, raw, (shift, scale))
+    vector, images = network_inputs(features, raw, (shift, scale))
     observation = layout.observation(torch.as_tensor(vector), [torch.as_tensor(one) for one in images])
     assert np.array_equal(observation["a"], (raw["a",] - shift[:4]) * scale[:4])
     assert np.array_equal(observation["c"], ((raw["c",].reshape(ROWS, 4) - shift[4:]) * scale[4:]).reshape(ROWS, 2, 2))
     assert torch.equal(observation["b"], torch.as_tensor(raw["b",]).permute(0, 3, 1, 2) / 255.0)
 
 
-# -- how they are made -------------------------------------------------------------------------------------------
+# -- construction -------------------------------------------------------------------------------------------
 def learner(kind: Any, space: spaces.Space[Any], make: Any, seed: int = 1, agents: int = 1, **settings: Any) -> Any:
     actions = spaces.Box(-1, 1, (2,)) if kind is SAC else spaces.Discrete(2)
     more = {} if agents == 1 else {"agents": agents}
@@ -257,7 +257,7 @@ class NoInit(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (Failing, r"network=Net: forward\(\) failed for observations of .*: RuntimeError: mat1 and mat2"),
         (NotFloat, r"network=Net: forward\(\) returned torch.int64: expected floats"),
@@ -266,17 +266,17 @@ class NoInit(nn.Module):
         (Two, r"network=Net: forward\(\) returned tuple for 2 observations"),
         (WrongSize, r"network=Net: forward\(\) returned 3 features, and features_dim is 8"),
         (Unused, r"network=Net: layer 'never' is lazy, and forward\(\) does not use it"),
-        (InPlace, r"network=Net: forward\(\) changed its observations in place: .*x = x - 0.5 instead of x -= 0.5"),
+        (InPlace, r"network=Net: forward\(\) changed its observations in place, .*x = x - 0.5 instead of x -= 0.5"),
         (Detached, r"network=Net: forward\(\) returned features without a gradient, .*detach\(\)"),
         (WithoutGradients, r"network=Net: forward\(\) returned features without a gradient"),
-        (NoInit, r"network=Net cannot be made for Box\(.*AttributeError.*own_network.py, line"),
-        (lambda space: torch.zeros(3), r"network=Net made Tensor: expected a torch.nn.Module"),
+        (NoInit, r"network=Net cannot be created for Box\(.*AttributeError.*own_network.py, line"),
+        (lambda space: torch.zeros(3), r"network=Net returned Tensor: .* must return a torch.nn.Module"),
         (lambda space: nn.Linear(7, 7), r"network=Net: forward\(\) failed for observations of Box"),
-        (lambda space, other: None, r"network=Net cannot be made for Box\(.*missing 1 required positional argument"),
+        (lambda space, other: None, r"network=Net cannot be created for Box\(.*missing 1 required positional argument"),
     ],
 )
-def test_mistakes_in_a_network_are_reported_before_anything_starts(make: Any, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_mistakes_in_a_network_are_reported_before_anything_starts(make: Any, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         learner(PPO, VECTOR, make)
 
 
@@ -288,17 +288,17 @@ def test_error_in_forward_names_the_line_of_the_user() -> None:
 
 
 def test_arguments_that_a_network_does_not_take_are_named() -> None:
-    with pytest.raises(InvalidRequest, match=r"Net cannot be made .*unexpected keyword argument 'width'$"):
+    with pytest.raises(InvalidRequest, match=r"Net cannot be created .*unexpected keyword argument 'width'$"):
         learner(PPO, VECTOR, functools.partial(Wide, width=3))
 
 
 def test_features_dim_may_be_left_out_and_lazy_layers_are_allowed() -> None:
-    module, size = made_network(choice(lambda space: nn.Sequential(nn.Flatten(), nn.LazyLinear(7)), VECTOR))
+    module, size = create_network(choice(lambda space: nn.Sequential(nn.Flatten(), nn.LazyLinear(7)), VECTOR))
     assert size == 7 and module[1].in_features == 4
 
 
 def test_weights_of_another_precision_become_float32() -> None:
-    module, _ = made_network(choice(lambda space: Wide(space).double(), VECTOR))
+    module, _ = create_network(choice(lambda space: Wide(space).double(), VECTOR))
     assert {one.dtype for one in module.parameters()} == {torch.float32}
 
 
@@ -317,8 +317,8 @@ def test_module_that_a_function_returns_each_time_is_copied(kind: Any) -> None:
 
 
 def test_network_without_trained_parameters_is_allowed() -> None:
-    made_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
-    made_network(choice(lambda space: nn.Flatten(), VECTOR))
+    create_network(choice(lambda space: Wide(space).requires_grad_(False), VECTOR))
+    create_network(choice(lambda space: nn.Flatten(), VECTOR))
 
 
 def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -326,11 +326,11 @@ def test_network_with_noise_in_evaluation_mode_is_reported(caplog: pytest.LogCap
         def forward(self, observations: Tensor) -> Tensor:
             return super().forward(observations) + torch.randn(8)
 
-    made_network(choice(Stateful, VECTOR))
+    create_network(choice(Stateful, VECTOR))
     assert not caplog.messages
-    made_network(choice(Noisy, VECTOR))
+    create_network(choice(Noisy, VECTOR))
     (message,) = caplog.messages
-    assert "network=Net computed other features of the same observations" in message
+    assert "network=Net is random in evaluation mode" in message
     assert "cannot be reproduced" in message
 
 
@@ -344,7 +344,7 @@ def test_features_of_another_number_of_rows_are_refused_in_training() -> None:
         algorithm._networks.actor(torch.zeros(ROWS, 4), [])
 
 
-def test_network_that_cannot_be_copied_says_why() -> None:
+def test_error_of_a_network_that_cannot_be_copied_has_the_reason() -> None:
     class Keeping(Wide):
         def forward(self, observations: Tensor) -> Tensor:
             self.last = super().forward(observations)
@@ -363,9 +363,9 @@ def test_network_that_cannot_be_copied_says_why() -> None:
 
 
 # -- in the networks of algorithms -------------------------------------------------------------------------------
-def pull(networks: Any, batch: RolloutBatch, by_policy: float, by_value: float) -> Tensor:
+def pull(networks: Any, batch: RolloutBatch, by_policy: float, grad_value: float) -> Tensor:
     def loss(out: Outputs, rows: Any) -> Loss:
-        return Loss((by_policy * out.log_prob + by_value * out.values).sum())
+        return Loss((by_policy * out.log_prob + grad_value * out.values).sum())
 
     networks.gradient(batch, loss)
     found: Tensor = networks.actor.extract.inner.layer.weight.grad.clone()
@@ -385,7 +385,7 @@ def test_shared_network_is_one_instance_with_both_gradients() -> None:
 
 
 @pytest.mark.parametrize("share", [False, True])
-def test_central_critic_looks_at_each_member_with_one_network(share: bool) -> None:
+def test_central_critic_applies_one_network_to_each_member(share: bool) -> None:
     algorithm = learner(PPO, VECTOR, Wide, agents=2, critic="central", share_features=share)
     networks = algorithm._networks
     extract = networks.critic.extract
@@ -431,26 +431,26 @@ def test_outputs_hold_features_hidden_units_and_logits() -> None:
     ],
 )
 def test_built_in_networks_fit_their_spaces(network: Any, space: spaces.Space[Any], size: int) -> None:
-    assert made_network(choice(network, space))[1] == size
+    assert create_network(choice(network, space))[1] == size
 
 
 @pytest.mark.parametrize(("shape", "channels"), [((2, 6, 7), 2), ((6, 7, 2), 2), ((16, 8, 8), 16), ((8, 8, 20), 20)])
-def test_small_cnn_finds_the_channels_of_boards(shape: tuple[int, ...], channels: int) -> None:
-    module, _ = made_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
+def test_small_cnn_detects_the_channel_axis_of_boards(shape: tuple[int, ...], channels: int) -> None:
+    module, _ = create_network(choice(SmallCNN, spaces.Box(-1, 1, shape, np.float32)))
     assert module.layers[0].in_channels == channels
 
 
 @pytest.mark.parametrize(
-    ("network", "space", "said"),
+    ("network", "space", "message"),
     [
         (NatureCNN, SMALL_IMAGE, "an image of 20 × 20 is too small .*SmallCNN"),
-        (NatureCNN, VECTOR, "NatureCNN is for observations of one image or board"),
-        (SmallCNN, NESTED, "SmallCNN is for observations of one image or board"),
+        (NatureCNN, VECTOR, "NatureCNN needs one image or board as observation"),
+        (SmallCNN, NESTED, "SmallCNN needs one image or board as observation"),
     ],
 )
-def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
-        made_network(choice(network, space))
+def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        create_network(choice(network, space))
 
 
 def test_public_networks_are_parts_of_networks_of_the_user() -> None:
@@ -463,7 +463,7 @@ def test_public_networks_are_parts_of_networks_of_the_user() -> None:
             present = observations.any(-1)
             return self.attend(self.embed(observations), present).sum(1)
 
-    module, size = made_network(choice(Entities, spaces.Box(-1, 1, (3, 2), np.float32)))
+    module, size = create_network(choice(Entities, spaces.Box(-1, 1, (3, 2), np.float32)))
     assert size == 8
     entities = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [0.0, 0.0]], [[3.0, 4.0], [1.0, 2.0], [0.0, 0.0]]])
     with torch.no_grad():
@@ -476,7 +476,7 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("small_cn", "network='small_cn' does not exist: expected mlp, .*Did you mean small_cnn"),
         ("tests.networks.own_networks.Wide", "Did you mean tests.networks.own_networks:Wide"),
@@ -487,8 +487,8 @@ def test_every_built_in_network_is_found_by_its_name() -> None:
         ("json:__name__", "network: json:__name__ is an instance of str"),
     ],
 )
-def test_name_of_no_network_is_refused(name: str, said: str) -> None:
-    with pytest.raises(InvalidRequest, match=said):
+def test_unknown_network_name_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         network_class(name)
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from multiverse.core.policy import Seen
 from multiverse.learning.optimizers import Adam
-from multiverse.networks.attention import TeamShape
+from multiverse.networks.attention import TeamSpec
 from multiverse.networks.team_actor_critic import TeamActorCritic
 from multiverse.policies.features import Features
 from multiverse.policies.heads import head_for
@@ -22,7 +22,7 @@ SEEN, ACTIONS = spaces.Box(-1, 1, (7,), np.float32), spaces.Discrete(4)
 
 
 def made(agents: int = 3, frozen: Any = None) -> tuple[TeamActorCritic, TeamPolicy]:
-    networks = TeamActorCritic(TeamShape(7, 4, num_heads=2, embedding_size=16, hidden_size=10), Adam, 3, "cpu")
+    networks = TeamActorCritic(TeamSpec(7, 4, num_heads=2, embedding_size=16, hidden_size=10), Adam, 3, "cpu")
     networks.actor.head[2].weight.data *= 100  # that differences show
     head: Any = head_for(ACTIONS)
     return networks, TeamPolicy(Features(SEEN, ACTIONS), networks.layers(), 2, agents, head, 5, frozen)

@@ -149,7 +149,7 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
         ({"algorithm": "dqn"}, "dqn learns from replay"),
         ({"num_envs": "auto"}, "does not go together with num_envs='auto'"),
         ({"opponents": 2}, "does not go together with opponents=2"),
-        ({"whole_episodes": True}, "does not go together with whole_episodes"),
+        ({"whole_episodes": True}, "cannot be used with whole_episodes"),
         ({"render": True}, "a window"),
         ({"max_lag": -1}, "max_lag=-1: 0 or more"),
         ({"queue_size": 0}, "queue_size=0: at least 1"),

@@ -221,8 +221,8 @@ def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("critic", ["central", "state"])
 def test_of_one_agent_neither_critic_is_recommended(critic: str, tmp_path: Path) -> None:
-    told = f"critic='{critic}': CartPole-v1 has one agent, and 'central' and 'state' are for several: leave it out"
-    with pytest.raises(InvalidRequest, match=told):
+    refusal = f"critic='{critic}': needs several agents, and CartPole-v1 has one: leave it out"
+    with pytest.raises(InvalidRequest, match=refusal):
         mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "critic": critic})
 
 
@@ -231,7 +231,7 @@ def test_a_team_of_one_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     for name in ("epochs", "normalize_rewards"):
         settings.pop(name)
     mv.train("CartPole-v1", "taac", run_dir=tmp_path / "run", **settings)
-    assert "CartPole-v1 has no team: taac learns here as for a team of one" in caplog.text
+    assert "CartPole-v1 has no team: taac trains a team of one agent" in caplog.text
 
 
 @pytest.mark.parametrize("critic", ["central", "state"])

@@ -211,7 +211,7 @@ class PredictingDQN(DQN):
 def test_loss_on_replay_is_given_features_unless_there_is_a_memory(tmp_path: Path) -> None:
     mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "run", **ROWS)
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"features\(\): a network with a memory has none for single rows"
+        mv.errors.InvalidRequest, match=r"features\(\): a network with a memory has no features of single rows"
     ):
         mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "memory", **MEMORY)
 
@@ -311,7 +311,7 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
             "whole_episodes needs a policy that acts in the workers.* network of your own",
         ),
         ({"asynchronous": True, "executor": "process"}, "asynchronous needs a policy .* network of your own"),
-        ({"filters": 4}, "filters=4: network=Wide takes the place of the first layers; use one of the two"),
+        ({"filters": 4}, "filters=4: network=Wide replaces the first layers; use one of the two"),
         ({"learner": "numpy"}, "learner='numpy' cannot be used with network=Wide, which needs torch"),
         ({"opponents": 2, "env": SPREAD}, "network=Wide cannot be .it acts in torch, not in workers.: leave opponents"),
         ({"network": None, "network_kwargs": {"a": 1}}, "no network is given that takes them"),
@@ -325,7 +325,7 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
             {"network": Wide, "network_kwargs": {"attention_key": "first"}},
             "network_kwargs.attention_key: a value of this name is hidden in files as a secret, .* rename the argument",
         ),
-        ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be made for Dict"),
+        ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be created for Dict"),
     ],
 )
 def test_what_a_network_cannot_do_is_refused_with_the_reason(settings: Any, said: str, tmp_path: Path) -> None:
@@ -345,14 +345,14 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
 
     image = spaces.Box(0, 255, (6, 6, 3), np.uint8)
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"network=Net: with critic='central' .* cannot be images; use critic="
+        mv.errors.InvalidRequest, match=r"network=Net: critic='central' .* cannot hold images; use critic="
     ):
         PPO(PPO.Config(critic="central"), image, spaces.Discrete(2), 4, 0, agents=2, network=("Net", FromSB3))
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
 def test_memory_of_replay_learns_from_numbers_alone(memory: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=f"memory='{memory}': dqn learns with one from numbers"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"memory='{memory}': dqn supports a memory only on the CPU"):
         trained(tmp_path / "run", "dqn-lstm", "small_cnn", env=BARS, memory=memory)
 
 

@@ -271,7 +271,7 @@ def test_teams_that_remember_and_self_play(env: str, settings: dict[str, Any], t
 
 
 def test_algorithms_that_keep_something_for_every_env_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"num_envs='auto': dqn keeps something for every env.*give a number"):
+    with pytest.raises(InvalidRequest, match=r"num_envs='auto': dqn keeps data of each env.*give a number"):
         mv.train("CartPole-v1", "dqn", num_envs="auto", run_dir=tmp_path / "run", preset=False)
 
 

@@ -18,7 +18,7 @@ from mpe2.simple_push_v3 import parallel_env
 from pettingzoo import ParallelEnv
 
 import multiverse as mv
-from multiverse.algorithms.central_critic import TeamView
+from multiverse.algorithms.central_critic import TeamInputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import InvalidActions, InvalidRequest
 from multiverse.envs.box_jump.rendering import Renderer
@@ -153,7 +153,7 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
 
 def test_what_a_team_sees_is_everybodys_own_first() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
-    view = TeamView(2, Features(seen, spaces.Discrete(3)), 3)
+    view = TeamInputs(2, Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
     found = view.of_team(own)
     assert found.shape == (2, 6, 6)
@@ -421,8 +421,8 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
     """Neither of a mate that died before, nor of the next episode's first row, nor normalised zeros."""
     seen, steps = spaces.Box(-9.0, 9.0, (2,)), 3
     ppo = PPO(PPOConfig(critic="central", normalize_observations=True), seen, spaces.Discrete(3), 2, 0, agents=2)
-    assert ppo._moments is not None
-    ppo._moments.update(np.random.default_rng(0).normal(3.0, 1.0, (50, 2)))
+    assert ppo._batches.moments is not None
+    ppo._batches.moments.update(np.random.default_rng(0).normal(3.0, 1.0, (50, 2)))
     shape = RolloutShape("agent", seen, steps, 2, ((), np.int64), 0, True, {}, ((3,), np.float32), 2)
     rollout = shape.rollout(private_fields(shape.fields()))
     assert rollout.acting is not None and rollout.acting_next is not None

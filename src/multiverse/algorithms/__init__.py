@@ -1,7 +1,7 @@
-"""Algorithms: one readable file each, and their names.
+"""Algorithms by name; each is defined in one file.
 
-A new one is a file with a class that has a `Config` (see `algorithm.Algorithm`), and a line here. One of your own is
-`module:Class`, on the command line and in Python alike; it may derive from one of these:
+A new algorithm is a file with a class that has a `Config` (see `algorithm.Algorithm`), and a line in `ALGORITHMS`. An
+algorithm of yours is named `module:Class`, on the command line and in Python, and can derive from those here:
 
     from multiverse.algorithms import PPO, Loss
 
@@ -19,7 +19,7 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import module_named, with_a_colon
 from multiverse.core.names import nearest
 
-if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
+if TYPE_CHECKING:  # for editors and type checkers; imported on demand
     from multiverse.algorithms.public import *  # noqa: F403
 
 ALGORITHMS = {
@@ -31,10 +31,10 @@ ALGORITHMS = {
     "discrete_sac": "multiverse.algorithms.discrete_sac:DiscreteSAC",
     "dqn": "multiverse.algorithms.dqn:DQN",
 }
-"""By name; imported when asked for, and without torch until one is made."""
+"""Classes by name; imported on demand, and without torch until an algorithm is created."""
 
 DEFAULT_ALGORITHM = next(iter(ALGORITHMS))
-"""Which learns where none is named."""
+"""The algorithm that is used by default."""
 
 
 def __getattr__(name: str) -> Any:
@@ -49,13 +49,13 @@ def __dir__() -> list[str]:
 
 
 def known_name(name: str) -> str:
-    """The name of an algorithm of ours, typed in any case; other names as they are."""
+    """Return the name of a registered algorithm, given in any case; other names unchanged."""
     plain = name.lower().replace("-", "_")
     return plain if plain in ALGORITHMS else name
 
 
 def algorithm_class(name: str) -> Any:
-    """What makes the algorithm of this name, or of this `module:Class`."""
+    """Return the class of the algorithm with this name or `module:Class`."""
     module, _, attribute = ALGORITHMS.get(known_name(name), name).partition(":")
     if not (module and attribute):
         near = with_a_colon(name) or next(iter(nearest(name, ALGORITHMS)), "")
@@ -63,18 +63,18 @@ def algorithm_class(name: str) -> Any:
         known = f"one of {', '.join(ALGORITHMS)}, or your module:Class"
         raise InvalidRequest(f"there is no algorithm {name!r}: {known}{meant}")
     try:
-        found = getattr(module_named(module), attribute)
+        kind = getattr(module_named(module), attribute)
     except InvalidRequest as error:
         raise InvalidRequest(f"algorithm {name!r}: {error}") from error
-    except Exception as error:  # whatever the user's module does
+    except Exception as error:  # raised by the user's module
         if name in ALGORITHMS:
             raise
         raise InvalidRequest(f"algorithm {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    if not callable(found):
-        raise InvalidRequest(f"algorithm {name!r} is {type(found).__name__}: expected a class")
-    return found
+    if not callable(kind):
+        raise InvalidRequest(f"algorithm {name!r} is {type(kind).__name__}: expected a class")
+    return kind
 
 
 def section_of(name: str) -> str:
-    """Where a config file has the settings of this algorithm."""
+    """Return the section of config files with the settings of this algorithm."""
     return name if name in ALGORITHMS else "settings"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch, standardized
+from multiverse.algorithms.on_policy import OnPolicy
+from multiverse.algorithms.settings import OnPolicyConfig
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs, standardized
 from multiverse.learning.optimizers import RMSprop
 
 

@@ -1,4 +1,4 @@
-"""What the trainer asks of every algorithm."""
+"""Interface of algorithms, and the base of those in this package."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from multiverse.core.errors import InvalidRequest, TrainingDiverged
 from multiverse.core.layout import SINGLE_AGENT, Group
 from multiverse.core.plan import whole_number
 from multiverse.core.policy import Policy
+from multiverse.kernels import kernel_of
 from multiverse.learning.loss import as_numpy
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.network_spec import CustomNetwork
 from multiverse.learning.threads import torch_for
 from multiverse.policies.features import Features
 from multiverse.rollouts.rollout import Rollout
 
 log = logging.getLogger("multiverse")
 
-BAD_IN_A_ROW = 5
+MAX_SKIPPED_IN_A_ROW = 5
 LOSSES = "loss", "policy_loss", "value_loss", "critic_loss", "actor_loss", "temperature_loss"
 """Names of the methods of our algorithms that are losses, or parts of one."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """What one update did."""
+    """Result of one update."""
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     gradient_steps: int = 0
@@ -42,21 +43,21 @@ class UpdateReport:
 def mean_metrics(metrics: Sequence[Mapping[str, Any]], xp: Any) -> dict[str, float]:
     """Return the mean of each metric over the gradient steps that have it. `xp`: the library of these numbers. The
     values of all metrics are read at once, so that a GPU is waited for once per update."""
-    values = [value for one in metrics for value in one.values()]
-    read = np.asarray(values, np.float32) if xp is np else as_numpy(xp.stack(values)) if values else ()
-    sums: dict[str, list[float]] = {}
-    for name, value in zip((name for one in metrics for name in one), read):
-        sums.setdefault(name, []).append(float(value))
-    return {name: sum(found) / len(found) for name, found in sums.items()}
+    values = [value for step in metrics for value in step.values()]
+    numbers = np.asarray(values, np.float32) if xp is np else as_numpy(xp.stack(values)) if values else ()
+    by_name: dict[str, list[float]] = {}
+    for name, number in zip((name for step in metrics for name in step), numbers):
+        by_name.setdefault(name, []).append(float(number))
+    return {name: sum(numbers) / len(numbers) for name, numbers in by_name.items()}
 
 
 class Algorithm(Protocol):
     """Networks, optimizer and everything else that learns.
 
-    The trainer collects rollouts of `steps_per_env` steps with `policy()`, hands them to `update`, and goes on. One
-    with a replay buffer asks for short rollouts and keeps what it is given. `Config`, a frozen dataclass with defaults,
-    is what the command line, config files and `mv.train` fill in; the class gets it: `(config, observation_space,
-    action_space, slots, seed, device)`. What it can do its class declares (see `capabilities`).
+    The trainer collects rollouts of `steps_per_env` steps with `policy()` and passes them to `update`. An algorithm
+    with a replay buffer asks for short rollouts and copies them. `Config`, a frozen dataclass with defaults, holds the
+    settings from the command line, config files and `mv.train`. The trainer calls the class with `(config,
+    observation_space, action_space, slots, seed, device)`. The class declares what it supports (see `capabilities`).
     """
 
     features: Features
@@ -64,63 +65,43 @@ class Algorithm(Protocol):
 
     @property
     def action(self) -> tuple[tuple[int, ...], Any]:
-        """(shape, dtype) of one action as the rollout holds it."""
+        """(shape, dtype) of one action in a rollout."""
 
     def policy(self) -> Policy:
-        """What acts now; the same object until the weights change, and these stay as they are while it is used."""
+        """Return the present policy: the same object until the weights change. Its own weights never change."""
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
-        """Learn, one rollout per group of agents; `progress` from 0 to 1 is how much of the budget was spent before."""
+        """Learn from one rollout per group of agents. `progress`: share of the budget spent before, from 0 to 1."""
 
     def change(self, **settings: Any) -> None:
-        """Other settings from here on; they are part of its state."""
+        """Change settings from now on. Changed settings are part of `state`."""
 
     def weights(self) -> dict[str, Any]:
-        """What it has learned, and nothing else: what `--init-from` takes over."""
+        """Return the learned weights and nothing else: what `--init-from` loads."""
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
-        """Take over what another one has learned."""
+        """Load the weights of another algorithm with the same networks."""
 
     def state(self) -> dict[str, Any]:
-        """Everything else it takes to go on exactly from here: numbers, strings and numpy arrays."""
+        """Return everything else that an exact resume needs: numbers, strings and numpy arrays."""
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of one with the same config and spaces, whose weights it has already."""
-
-
-# -- what ours have in common ------------------------------------------------------------------------------------
-class Settings:
-    """Of an algorithm: a base for its `Config`."""
-
-    def scheduled(self, progress: float) -> dict[str, float]:
-        """Return the values that follow the budget, by name, as they are when this share of it (0 to 1) is spent."""
-        return {}
-
-    def _check(self, words: str, holds: Callable[[float], bool], *names: str) -> None:
-        """Refuse settings that make no sense, with their value; what is None is not used."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and not holds(value):
-                raise InvalidRequest(f"{name}={value}: {words}")
-
-
-def reason_for_torch(learner: str, reasons: Mapping[str, bool]) -> str:
-    """Why torch differentiates the losses: the first of these reasons that holds; "" where numpy kernels may do it."""
-    needed = [reason for reason, holds in reasons.items() if holds]
-    if learner == "numpy" and needed:
-        raise InvalidRequest(f"learner='numpy' cannot be used with {needed[0]}, which needs torch: leave learner out")
-    return "learner='torch'" if learner == "torch" else next(iter(needed), "")
+        """Load the state of an algorithm with the same config and spaces, after its weights."""
 
 
 OwnNetwork = tuple[str, Callable[[spaces.Space[Any]], Any]]
 """A network of the user: (its name, observation space → torch module)."""
 
 
+# -- base of the algorithms here ---------------------------------------------------------------------------------
 class Learner(Capabilities):
-    """Settings that may change while it learns, and gradients that may not be finite."""
+    """Base of `OnPolicy` and `OffPolicy`: modules of the user, the choice between torch and numpy kernels, changes of
+    settings, and gradients that are not finite."""
 
+    losses: tuple[str, ...] = ("loss",)
+    """Names of the methods that return a loss."""
     noise_draws = 0
-    """Arrays of Gaussian noise that the batch of each loss has (`batch.noise`), drawn with the seed of the run."""
+    """Number of arrays of Gaussian noise in the batch of each loss (`batch.noise`), drawn with the seed of the run."""
     actions: tuple[type[spaces.Space[Any]], ...] = (
         spaces.Discrete,
         spaces.MultiDiscrete,
@@ -131,17 +112,17 @@ class Learner(Capabilities):
     observation_space: spaces.Space[Any]
     action_space: spaces.Space[Any]
     auxiliary: Mapping[str, Any]
-    """What `modules` returned, by name."""
-    own_network: NetworkChoice | None
-    """A network of the user (`network`), in the place of the first layers."""
+    """Torch modules that `modules` returned, by name."""
+    own_network: CustomNetwork | None
+    """The network of the user (`network`), which replaces the first layers."""
     progress = 0.0
     """Share of the budget that was spent before this update, from 0 to 1: for schedules in losses."""
     _seed: int
 
     def __init__(self) -> None:
         self._report_unknown_losses()
-        self._changed: dict[str, Any] = {}  # settings, since the beginning
-        self._bad_in_a_row = 0
+        self._changed: dict[str, Any] = {}  # all settings that were changed in this run
+        self._skipped_in_a_row = 0
 
     def _refuse_unsupported(
         self,
@@ -151,16 +132,16 @@ class Learner(Capabilities):
         device: str,
         small_images: bool,
     ) -> None:
-        """Refuse what it cannot learn from, also where no run has asked before."""
+        """Refuse spaces that are not supported, for callers that did not ask `supports` before."""
         group = Group(SINGLE_AGENT, (SINGLE_AGENT,), observation_space, action_space)
         run = RunRequirements(settings=config, device=device, small_images=small_images, groups=(group,))
         refuse_unsupported(type(self), run)
 
     def _report_unknown_losses(self) -> None:
-        """Warn of methods of the user that have the name of a loss, and that the algorithm does not call."""
+        """Warn about methods of the user that are named like a loss and never called."""
         own = type(self)
-        stock = next(one for one in own.__mro__ if one.__module__.startswith(f"{__package__}."))
-        called = [name for name in LOSSES if hasattr(stock, name) or name in getattr(own, "losses", ())]
+        stock = next(base for base in own.__mro__ if base.__module__.startswith(f"{__package__}."))
+        called = [name for name in LOSSES if hasattr(stock, name) or name in own.losses]
         for name in LOSSES:
             if hasattr(own, name) and name not in called:
                 log.warning(
@@ -180,7 +161,7 @@ class Learner(Capabilities):
         raise InvalidRequest(f"{type(self).__name__} does not define outputs(), the number of outputs of each network")
 
     def _outputs_of(self, network: str) -> int:
-        """Return the number of outputs of this network; refuse one that `outputs` does not state, or below 1."""
+        """Return the number of outputs of this network; refuse a missing one, or one below 1."""
         name, given = f"outputs() of {type(self).__name__}", self.outputs()
         if not isinstance(given, Mapping):
             raise InvalidRequest(f"{name} returned {given!r}: expected a dict such as {{{network!r}: 64}}")
@@ -190,7 +171,7 @@ class Learner(Capabilities):
         return counts[network]
 
     def _refuse_other_outputs(self, networks: Collection[str]) -> None:
-        """Refuse names in `outputs` that no network has."""
+        """Refuse names in `outputs` that are not those of networks."""
         if unknown := sorted(self.outputs().keys() - {*networks}):
             names = f"those of {type(self).__name__} are {', '.join(networks)}"
             raise InvalidRequest(f"outputs() of {type(self).__name__} names {unknown[0]!r} among its networks: {names}")
@@ -205,51 +186,76 @@ class Learner(Capabilities):
 
     @property
     def _auxiliary_parameters(self) -> list[Any]:
-        """What is trained of the auxiliary modules."""
-        every = (one for module in self.auxiliary.values() for one in module.parameters() if one.requires_grad)
-        return list(dict.fromkeys(every))
+        """The trained parameters of the auxiliary modules."""
+        parameters = (value for module in self.auxiliary.values() for value in module.parameters())
+        return list(dict.fromkeys(value for value in parameters if value.requires_grad))
 
-    # -- modules of the user ------------------------------------------------------------------------------------
-    def _of_network(self) -> dict[str, bool]:
-        """A reason to learn in torch (see `reason_for_torch`)."""
-        return {} if self.own_network is None else {f"network={self.own_network.name}": True}
+    # -- torch or numpy ------------------------------------------------------------------------------------------
+    @cached_property
+    def _has_custom_loss(self) -> bool:
+        """Whether a loss may be one of the user: no kernel exists for it."""
+        return any(kernel_of(type(self), loss) is None for loss in self.losses)
 
-    def _own_modules(self) -> dict[str, Any]:
-        """All torch modules that hold a part of the user, by name."""
+    def _choose_kernels(
+        self, *, images: bool, device: str, units: int, max_units: int
+    ) -> dict[str, Callable[..., Any]]:
+        """Return the numpy kernel of each loss; none where torch differentiates the losses."""
+        name, requested = type(self).__name__, self.config.learner
+        kernels = {loss: kernel_of(type(self), loss) for loss in self.losses}
+        custom = [loss for loss, kernel in kernels.items() if kernel is None]
+        reasons = {
+            f"the loss of {name} ({', '.join(custom)})": bool(custom),
+            f"modules() of {name}": bool(self.auxiliary),
+            f"network={'' if self.own_network is None else self.own_network.name}": self.own_network is not None,
+            "learning from images": images,
+            f"learning on {device}": device != "cpu",
+            f"layers of more than {max_units} units": units > max_units,
+        }
+        needed = [reason for reason, holds in reasons.items() if holds]
+        if requested == "numpy" and needed:
+            raise InvalidRequest(
+                f"learner='numpy' cannot be used with {needed[0]}, which needs torch: leave learner out"
+            )
+        if not needed and requested != "torch":
+            return {loss: kernel for loss, kernel in kernels.items() if kernel is not None}
+        torch_for("learner='torch'" if requested == "torch" else needed[0])
+        if custom or self.auxiliary:
+            parts = [*custom, *(["modules()"] if self.auxiliary else [])]
+            log.info("%s learns in torch, because no numpy kernel exists for its %s", name, " and its ".join(parts))
+        return {}
+
+    # -- modules of the user -------------------------------------------------------------------------------------
+    def _custom_modules(self) -> dict[str, Any]:
+        """All torch modules that contain modules of the user, by name."""
         auxiliary = {"auxiliary": self.auxiliary} if self.auxiliary else {}
         return auxiliary if self.own_network is None else {**self._network_modules(), **auxiliary}
 
-    @cached_property
-    def _has_own_loss(self) -> bool:
-        """Whether a loss may be one of the user: no kernel exists for it."""
-        raise NotImplementedError
-
     def _network_modules(self) -> dict[str, Any]:
-        """The networks in torch, by name; asked for where they hold a network of the user."""
+        """Return the torch networks by name; called if they contain a network of the user."""
         raise NotImplementedError
 
     def _training(self, when: Sequence[int]) -> AbstractContextManager[None]:
-        """While a loss is computed, modules of the user are in training mode; what they and losses of the user draw
-        from torch depends on the run's seed and `when`."""
-        own = self._own_modules()
-        if not own and not self._has_own_loss:
+        """Context in which a loss is computed: modules of the user are in training mode, and torch's random numbers
+        depend on the run's seed and `when`."""
+        own = self._custom_modules()
+        if not own and not self._has_custom_loss:
             return nullcontext()
         from multiverse.networks.modules import training
 
         return training([*own.values()], (self._seed, 5, *when))
 
-    def _own_weights(self) -> dict[str, Any]:
-        """Of modules of the user, as a part of `weights`: frozen parameters and buffers, and the order in which trained
-        parameters lie among those of the optimizer."""
-        if not (own := self._own_modules()):
+    def _custom_weights(self) -> dict[str, Any]:
+        """Return the part of `weights` for modules of the user: frozen parameters and buffers, and the order of the
+        trained parameters in the optimizer."""
+        if not (own := self._custom_modules()):
             return {}
         from multiverse.networks.modules import fixed_tensors, trained_parameters
 
-        found, order = fixed_tensors(own, own), {"trained": trained_parameters(own)}
-        return {**order, "fixed": found} if found else order  # guard: frozen-parts-and-statistics-are-saved
+        fixed, order = fixed_tensors(own, own), {"trained": trained_parameters(own)}
+        return {**order, "fixed": fixed} if fixed else order  # guard: frozen-parts-and-statistics-are-saved
 
-    def _load_own_weights(self, weights: Mapping[str, Any]) -> None:
-        if own := self._own_modules():
+    def _load_custom_weights(self, weights: Mapping[str, Any]) -> None:
+        if own := self._custom_modules():
             from multiverse.networks.modules import check_trained_parameters, load_fixed_tensors
 
             if "trained" in weights:
@@ -258,25 +264,26 @@ class Learner(Capabilities):
 
     @property
     def torch_device(self) -> str | None:
-        """Kind of device that its networks are on in torch, such as 'cpu'; None of networks in numpy."""
+        """Type of the torch device of the networks, such as 'cpu'; None for networks in numpy."""
         networks = getattr(self, "_networks", None)
-        one = next(iter(networks.values()), None) if isinstance(networks, dict) else networks
-        return getattr(getattr(one, "device", None), "type", None)
+        first = next(iter(networks.values()), None) if isinstance(networks, dict) else networks
+        return getattr(getattr(first, "device", None), "type", None)
 
     def change(self, **settings: Any) -> None:
-        """Other settings from here on: `learning_rate`, `entropy_coef`, whatever does not change the networks."""
+        """Change settings from now on: `learning_rate`, `entropy_coef`, all that do not change the networks."""
         if wrong := sorted(self.fixed.intersection(settings)):
-            raise InvalidRequest(f"{', '.join(wrong)} cannot change while it learns")
+            raise InvalidRequest(f"{', '.join(wrong)} cannot change during a run")
         self.config = replace(self.config, **settings)
         self._changed.update(settings)
 
-    def _refuse_many_bad(self, taken: Sequence[bool]) -> None:
-        """Whether each of these gradient steps was taken: its gradient was finite."""
-        for took in taken:
-            self._bad_in_a_row = 0 if took else self._bad_in_a_row + 1
-            if self._bad_in_a_row >= BAD_IN_A_ROW:  # guard: five-in-a-row-is-enough
+    def _refuse_divergence(self, taken: Sequence[bool]) -> None:
+        """Count the gradient steps that were skipped because their gradients were not finite; raise after several in a
+        row."""
+        for step_taken in taken:
+            self._skipped_in_a_row = 0 if step_taken else self._skipped_in_a_row + 1
+            if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:  # guard: five-in-a-row-is-enough
                 smaller = "normalize_rewards" if hasattr(self.config, "normalize_rewards") else "smaller rewards"
                 raise TrainingDiverged(
-                    f"{BAD_IN_A_ROW} gradients in a row were not finite; the weights are those of the last good step. "
-                    f"A smaller learning_rate, {smaller} or a look at the env's rewards may help"
+                    f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite; the weights are those of the last "
+                    f"step that was taken. Try a smaller learning_rate or {smaller}, and check the env's rewards"
                 )

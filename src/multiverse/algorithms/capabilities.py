@@ -21,11 +21,11 @@ from multiverse.policies.features import Features
 class RunRequirements:
     """The requirements of a run for its algorithm. `kind` and `groups` are empty until the envs are described."""
 
-    settings: Any = None  # of the algorithm: its Config
-    asynchronous: bool = False  # rollouts may be of an older policy
+    settings: Any = None  # the algorithm's Config
+    asynchronous: bool = False  # rollouts may come from an older policy
     auto_num_envs: bool = False  # num_envs="auto": the number of envs changes during the run
     network: str = ""  # name of a network of the user
-    small_images: bool = False  # which such a network sees as images too
+    small_images: bool = False  # small images are images too, as for a network of the user
     device: str = "auto"
     env_steps: int | None = None  # budget
     env: str = "the env"
@@ -34,14 +34,17 @@ class RunRequirements:
 
     @property
     def has_teams(self) -> bool:
-        """Whether some learner has several agents of the same env."""
+        """Whether several agents of the same env share a learner."""
         return any(len(group.agents) > 1 for group in self.groups)
 
     @property
     def has_images(self) -> bool:
-        """Whether some observations are images, which networks see through convolutions."""
-        spaces_of = [(group.observation_space, group.action_space) for group in self.groups]
-        return any(Features(*both, small_images=self.small_images).images for both in spaces_of)
+        """Whether there are observations that are images, which networks with convolutions process."""
+        features = (
+            Features(group.observation_space, group.action_space, small_images=self.small_images)
+            for group in self.groups
+        )
+        return any(each.images for each in features)
 
 
 class Capabilities:
@@ -51,31 +54,31 @@ class Capabilities:
     """
 
     asynchronous = False
-    """Learns from rollouts of an older policy. The trainer sets `max_lag`: the updates that it may be behind."""
+    """Learns from rollouts of an older policy. The trainer sets `max_lag`: the number of updates it may be behind."""
     auto_num_envs = False
-    """Learns while the number of envs changes: `set_slots(slots)` is called before each change."""
+    """Supports a number of envs that changes: `set_slots(slots)` is called before each change."""
     in_turn = True
-    """Learns where agents act in turn."""
+    """Supports envs whose agents act in turn."""
     from_replay = False
-    """Learns from steps that it keeps, whatever policy took them."""
+    """Learns from a replay buffer, off-policy."""
     keeps_masks = False
     """Needs the action masks after a step too: `keep_masks(actions)` is called before the first rollout."""
     images = True
     """Learns from images."""
     recurrent_images = False
-    """Learns from images, and on a GPU, with a memory too."""
+    """Supports images and a GPU also with a memory."""
     has_ratio = False
-    """Its loss has the ratio of what is likely now to what was likely to the policy that acted, `log_probs`."""
+    """Its loss has the probability ratio of the present policy to the policy that acted (`log_probs`)."""
     actions: tuple[type[spaces.Space[Any]], ...] = (spaces.Space,)
-    """Kinds of action spaces that it acts in."""
+    """Kinds of action spaces that are supported."""
     bounded_actions = False
-    """Acts in a Box only if that has floats with bounds on every side."""
+    """Of Box action spaces, only those of floats with finite bounds are supported."""
     fixed: frozenset[str] = frozenset()
-    """Settings that make up the networks and cannot change while they learn."""
+    """Names of settings that cannot change during a run, such as those of the networks."""
 
     @classmethod
     def supports(cls, run: RunRequirements) -> str | None:
-        """Return the reason why it cannot do what a run asks of it, with what to do instead; None if it can.
+        """Return why a run is not supported, with what to do instead; None if it is supported.
 
         An override adds its reasons: `return super().supports(run) or ...`.
         """
@@ -84,35 +87,35 @@ class Capabilities:
             why = "does not correct for rollouts of an older policy"
             if cls.from_replay:
                 why = "learns from replay, which is of older policies anyway"
-            able = algorithms_that(lambda one: one.asynchronous)
+            able = algorithms_that(lambda kind: kind.asynchronous)
             return f"asynchronous: {name} {why}: leave it out, or use {able}"
         if run.auto_num_envs and not cls.auto_num_envs:
-            able = algorithms_that(lambda one: one.auto_num_envs)
+            able = algorithms_that(lambda kind: kind.auto_num_envs)
             return (
-                f"num_envs='auto': {name} keeps something for every env (as a replay buffer does), and its number of "
-                f"envs cannot change: give a number, or use {able}"
+                f"num_envs='auto': {name} keeps data of each env (as a replay buffer does), so that its number of envs "
+                f"cannot change: give a number, or use {able}"
             )
         if run.network and not cls.takes_network():
-            able = algorithms_that(lambda one: one.takes_network())
+            able = algorithms_that(lambda kind: kind.takes_network())
             why = "" if name in ALGORITHMS else ", because its constructor has no argument `network`"
             return f"network={run.network}: {name} does not take a network{why}; use {able}"
         if run.kind == "turns" and not cls.in_turn:
             why = "learns from replay" if cls.from_replay else "learns from agents that act at once"
-            able = algorithms_that(lambda one: one.in_turn)
+            able = algorithms_that(lambda kind: kind.in_turn)
             return f"{name} {why}, and agents of {run.env} act in turn: use {able}"
         for space in (group.action_space for group in run.groups):
             if not cls.acts_in(space):
-                able = algorithms_that(lambda one, space=space: one.acts_in(space))  # type: ignore[misc]
+                able = algorithms_that(lambda kind, space=space: kind.acts_in(space))  # type: ignore[misc]
                 instead = f"; use {able}" if able else ""
                 return f"{name}: actions must be {cls._actions_in_words()}, and these are {space}{instead}"
         if not cls.images and run.has_images:
-            able = algorithms_that(lambda one: one.images)
+            able = algorithms_that(lambda kind: kind.images)
             return f"{name} does not learn from images: flatten them, or use {able}"
         return None
 
     @classmethod
     def cautions(cls, run: RunRequirements) -> list[str]:
-        """Return warnings about a run that is supported and yet hardly what the user meant."""
+        """Return warnings about a run that is supported and probably not what the user wants."""
         return []
 
     @classmethod
@@ -132,19 +135,19 @@ class Capabilities:
 
     @classmethod
     def takes_network(cls) -> bool:
-        """Whether its networks may begin with one of the user: its constructor takes `network`."""
+        """Whether its networks can start with a network of the user: its constructor takes `network`."""
         return takes_argument(cls, "network")
 
     @classmethod
     def acts_in(cls, space: spaces.Space[Any]) -> bool:
-        """Whether it can act in this space."""
+        """Whether this action space is supported."""
         if cls.bounded_actions and isinstance(space, spaces.Box):
             return bool(np.issubdtype(space.dtype, np.floating)) and space.is_bounded()
         return isinstance(space, cls.actions)
 
     @classmethod
     def title(cls) -> str:
-        """Its name: the one in the registry, or that of the class."""
+        """Return its name in the registry, or that of the class."""
         path = f"{cls.__module__}:{cls.__qualname__}"
         return next((name for name, registered in ALGORITHMS.items() if registered == path), cls.__name__)
 
@@ -157,13 +160,13 @@ class Capabilities:
 FLAGS = tuple(
     name for name, value in vars(Capabilities).items() if name[0] != "_" and not isinstance(value, classmethod)
 )
-"""Names of what a class declares by a value."""
+"""Names of capabilities that a class declares by a value."""
 ANSWERS = ("cautions", "whole_episodes", "sees_state", "boards_through")
-"""Names of what a class declares by a class method, beside `supports`."""
+"""Names of capabilities that a class declares by a class method, besides `supports`."""
 
 
-class _OfTheUser(Capabilities):
-    """A class that does not derive from ours, or a function, as an algorithm."""
+class _UserCapabilities(Capabilities):
+    """Capabilities of an algorithm that is a function, or a class that does not derive from ours."""
 
     kind: Any
 
@@ -180,25 +183,25 @@ class _OfTheUser(Capabilities):
 def capabilities_of(kind: Any) -> type[Capabilities]:
     """Return the capabilities that a class declares, with the defaults of `Capabilities` for the rest.
 
-    A class of the user need not derive from ours. Little is known of a function that makes algorithms: ask the class of
-    an algorithm that it has made.
+    A class of the user need not derive from ours. Few capabilities of a function that creates algorithms are known
+    before it was called: ask for those of the class of an algorithm that it returned.
     """
     if isinstance(kind, type) and issubclass(kind, Capabilities):
         return kind
-    made_later = not isinstance(kind, type)
+    is_function = not isinstance(kind, type)
     declared = {
-        "asynchronous": made_later,
-        "auto_num_envs": made_later or hasattr(kind, "set_slots"),
+        "asynchronous": is_function,
+        "auto_num_envs": is_function or hasattr(kind, "set_slots"),
         "keeps_masks": hasattr(kind, "keep_masks"),
     }
     declared |= {name: getattr(kind, name) for name in FLAGS if hasattr(kind, name)}
-    answers = {name: getattr(kind, name) for name in ANSWERS if hasattr(kind, name)} | {"kind": kind}
-    static = {name: staticmethod(value) for name, value in answers.items()}
-    return type(_name_of(kind), (_OfTheUser,), {**declared, **static})
+    methods = {name: getattr(kind, name) for name in ANSWERS if hasattr(kind, name)} | {"kind": kind}
+    static = {name: staticmethod(value) for name, value in methods.items()}
+    return type(_name_of(kind), (_UserCapabilities,), {**declared, **static})
 
 
 def settings_of(algorithm: Any, default: Any = None) -> Any:
-    """The settings that an algorithm has now; `default` if it does not hold them as `config`."""
+    """Return the present settings of an algorithm; `default` if it has no attribute `config`."""
     return getattr(algorithm, "config", default)
 
 
@@ -209,13 +212,13 @@ def refuse_unsupported(kind: Any, run: RunRequirements) -> None:
 
 
 def _checked_reason(kind: Any, supports: Callable[..., Any], run: RunRequirements) -> str | None:
-    """Return the reason that `supports` gives; a method that is not a class method, or another result, is an error."""
+    """Return the result of `supports`; refuse a method that is not a class method, or an invalid result."""
     try:
         inspect.signature(supports).bind(run)
     except TypeError as error:
         raise InvalidRequest(
-            f"{_name_of(kind)}.supports cannot be called with (run): {error}; it is asked before an algorithm is made, "
-            "so declare it as a @classmethod"
+            f"{_name_of(kind)}.supports cannot be called with (run): {error}; it is called before an algorithm is "
+            "created, so declare it as a @classmethod"
         ) from None
     reason = supports(run)
     if not isinstance(reason, str | None):
@@ -230,19 +233,19 @@ def _name_of(kind: Any) -> str:
 
 
 def algorithms_that(can: Callable[[type[Capabilities]], bool], last: str = "or") -> str:
-    """The registered algorithms for which this holds, as words: "ppo, a2c or taac"."""
+    """Return the names of the registered algorithms for which this holds: "ppo, a2c or taac"."""
     return joined([name for name in ALGORITHMS if can(algorithm_class(name))], last)
 
 
 def joined(words: list[str], last: str) -> str:
-    """Words as a list in a sentence: "a, b and c"."""
+    """Join words to a list in a sentence: "a, b and c"."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def takes_argument(kind: Any, name: str) -> bool:
-    """Whether what makes an algorithm takes an argument of this name."""
+    """Whether a class or function that creates algorithms takes an argument of this name."""
     try:
         parameters = inspect.signature(kind).parameters
-    except ValueError:  # one in C does not say
+    except ValueError:  # functions in C have no signature
         return False
-    return name in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -1,4 +1,4 @@
-"""What a central critic (MAPPO) sees beside what the slot sees itself whose value it judges."""
+"""Inputs of a central critic (MAPPO): the slot's own observation, and those of its team or the env's state."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from multiverse.policies.features import Features
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP
 from multiverse.rollouts.rollout import Rollout
 
-Judged = tuple[Array, Array, Array]
-"""([T, S, size] of all rows, [S, size] of what came after the last, [ends, size] of final observations)."""
+CriticInputs = tuple[Array, Array, Array]
+"""([T, S, size] of all rows, [S, size] after the last row, [ends, size] of final observations)."""
 
 
-class TeamView:
+class TeamInputs:
     """The observations of the whole team: the slot's own, then its teammates'."""
 
-    moments: RunningMeanStd | None = None  # they are normalised as the slots' own
+    moments: RunningMeanStd | None = None  # observations are normalised as the slots' own
 
     def __init__(self, size: int, observed: Features, agents: int) -> None:
-        """`size`: of what each slot sees itself, of which `observed` is what the env shows."""
+        """`size`: of one slot's input vector; `observed`: features of the env's observations alone."""
         self._features, self._agents = observed, agents
         self.size = size * agents
 
-    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:
-        """From what each slot sees itself."""
+    def build(self, rollout: Rollout, own: Array, last: Array, final: Array) -> CriticInputs:
+        """Return the critic's inputs, from the slots' own vectors."""
         steps, slots, _ = rollout.ends()
         last = np.where(self._absent(rollout.last, rollout.acting_next), 0, last)
         own = np.where(self._absent(rollout.observations, rollout.acting), 0, own)
-        following = np.concatenate([own[1:], last[None]])  # what is seen after each row, …
-        following[self._over(rollout)] = 0  # … and of teams whose episode is over only what each saw last
+        following = np.concatenate([own[1:], last[None]])  # what each row led to
+        following[self._episode_over(rollout)] = 0  # of a team whose episode is over only the final observations count
         following[steps, slots] = final
         return self.of_team(own), self.of_team(last), self.of_team(following)[steps, slots]
 
     def _absent(self, observations: Leaves, acting: Array | None) -> Array:
-        """[…, slots, 1] bool: who is not there, and so shows nothing. Who only waits shows what it saw last."""
+        """[…, slots, 1] bool: absent agents, which observe zeros. One that waits for its turn is present."""
         if acting is None:
             return np.zeros((1,), np.bool_)
         leaves = {path: rows.reshape(-1, *rows.shape[acting.ndim :]) for path, rows in observations.items()}
-        nothing = ~self._features.vector(leaves).any(axis=1)
-        return np.asarray(~acting & nothing.reshape(acting.shape))[..., None]
+        zeros = ~self._features.vector(leaves).any(axis=1)
+        return np.asarray(~acting & zeros.reshape(acting.shape))[..., None]
 
-    def _over(self, rollout: Rollout) -> Array:
-        """[T, slots] bool: in that row the last of its team's agents have ended."""
+    def _episode_over(self, rollout: Rollout) -> Array:
+        """[T, slots] bool: the last agents of the team ended in this row."""
         ended = rollout.terminated | rollout.truncated
         gone = ended if rollout.acting is None else ended | ~rollout.acting
         by_team = (len(gone), -1, self._agents)
@@ -63,13 +63,13 @@ class TeamView:
         return by_env[..., in_order, :].reshape(*own.shape[:-1], agents * size)
 
 
-class StateView:
+class StateInputs:
     """The slot's own observation, then the env's state()."""
 
     def __init__(
         self, size: int, agents: int, space: spaces.Space[Any] | None, action_space: Any, normalize: bool
     ) -> None:
-        instead = "; critic='central' shows values what the whole team sees" if agents > 1 else ""
+        instead = "; critic='central' uses the observations of the whole team instead" if agents > 1 else ""
         if space is None:
             raise InvalidRequest(
                 f"critic='state': the env has no state() with a `state_space` of numbers, as PettingZoo's{instead}"
@@ -77,37 +77,36 @@ class StateView:
         self._features, self._agents = Features(space, action_space), agents
         if self._features.images:
             raise InvalidRequest(
-                f"critic='state': the env's state() is an image, {space}, and values are shown numbers beside what the "
-                f"agent sees{instead}"
+                f"critic='state': the env's state() is an image, {space}, but the value network needs numbers{instead}"
             )
         self.size = size + self._features.size
         self.moments = RunningMeanStd(self._features.size) if normalize else None
 
-    def judged(self, rollout: Rollout, own: Array, last: Array, final: Array) -> Judged:
-        """As the team's."""
+    def build(self, rollout: Rollout, own: Array, last: Array, final: Array) -> CriticInputs:
+        """Return the critic's inputs, from the slots' own vectors."""
         steps, slots, _ = rollout.ends()
-        states, finals = self._vectors(rollout.states, 2), self._vectors(rollout.final_states, 2)
-        after = self._vectors(rollout.last_states, 1)
+        states, final_states = self._vectors(rollout.states, 2), self._vectors(rollout.final_states, 2)
+        last_states = self._vectors(rollout.last_states, 1)
         return (
             np.concatenate([own, np.repeat(states, self._agents, axis=1)], axis=2),
-            np.concatenate([last, np.repeat(after, self._agents, axis=0)], axis=1),
-            np.concatenate([final, finals[steps, slots // self._agents]], axis=1),
+            np.concatenate([last, np.repeat(last_states, self._agents, axis=0)], axis=1),
+            np.concatenate([final, final_states[steps, slots // self._agents]], axis=1),
         )
 
     def _vectors(self, leaves: Leaves, axes: int) -> Array:
-        """[…, envs, size], normalised; `axes`: up to the envs'."""
-        found = self._flat(leaves, axes)
+        """[…, envs, size] normalised. `axes`: number of leading axes, up to that of the envs."""
+        vectors = self._flat(leaves, axes)
         if self.moments is not None:
             shift, scale = self.moments.shift_and_scale()
-            found = np.clip((found - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
-        return found.reshape(*next(iter(leaves.values())).shape[:axes], -1)
+            vectors = np.clip((vectors - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+        return vectors.reshape(*next(iter(leaves.values())).shape[:axes], -1)
 
     def _flat(self, leaves: Leaves, axes: int) -> Array:
         """[rows, size]"""
         return self._features.vector({path: rows.reshape(-1, *rows.shape[axes:]) for path, rows in leaves.items()})
 
-    def saw(self, rollout: Rollout) -> None:
-        """What normalises states changes between rollouts only."""
+    def update_statistics(self, rollout: Rollout) -> None:
+        """Update the statistics that normalise states; they stay the same within a rollout."""
         if self.moments is not None:
-            learned_from = rollout.valid.reshape(-1, self._agents).any(axis=1)
-            self.moments.update(self._flat(rollout.states, 2)[learned_from])
+            valid = rollout.valid.reshape(-1, self._agents).any(axis=1)
+            self.moments.update(self._flat(rollout.states, 2)[valid])

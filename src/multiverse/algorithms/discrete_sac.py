@@ -12,10 +12,11 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicyConfig
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
-from multiverse.learning.distributions import open_logits
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import mask_logits
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, head_for
 
 
@@ -38,7 +39,7 @@ class DiscreteSACConfig(OffPolicyConfig):
 
 # -- the losses and the update -----------------------------------------------------------------------------------
 class DiscreteSAC(SoftActorCritic):
-    """Two critics that value every action, of which the smaller counts, and an actor over them."""
+    """Two critics with a value for every action, of which the smaller counts, and a categorical actor."""
 
     Config = DiscreteSACConfig
     actions = (spaces.Discrete,)
@@ -54,7 +55,7 @@ class DiscreteSAC(SoftActorCritic):
         return {"actor": count, "critic": count}
 
     def head(self) -> Head:
-        """A draw from the softmax of the logits."""
+        """A sample from the softmax of the logits."""
         return head_for(self.action_space)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
@@ -84,13 +85,14 @@ class DiscreteSAC(SoftActorCritic):
         return Loss(loss, actor_loss=loss, entropy_coef=alpha, entropy=entropy, mean_value=value)
 
     def log_probs(self, observations: Any, masks: Any) -> Any:
-        """[N, actions] log-probabilities of the policy; of actions that are not open, very small."""
+        """Return the log-probabilities [N, actions] of the policy; those of actions that are not open are very
+        small."""
         import torch
 
-        return open_logits(torch, self.actor(observations), masks).log_softmax(-1)
+        return mask_logits(torch, self.actor(observations), masks).log_softmax(-1)
 
     def target_entropy(self, batch: ReplayBatch) -> Any:
-        """A share of the largest entropy there is, of open actions alone, averaged over the batch."""
+        """Return a share of the largest entropy over open actions, averaged over the batch."""
         largest = self.largest_entropy if batch.masks is None else batch.masks.sum(-1).log().mean()
         return self.config.target_entropy_ratio * largest
 

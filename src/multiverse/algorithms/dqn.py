@@ -11,10 +11,12 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
 from multiverse.core.errors import InvalidRequest
-from multiverse.learning.distributions import open_logits
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import mask_logits
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import EpsilonGreedyHead, Head
 
 
@@ -56,14 +58,14 @@ class DQNConfig(OffPolicyConfig):
         self._check("at least 1", lambda value: value >= 1, "target_update_interval")
         self._check("above 0", lambda value: value > 0.0, "max_grad_norm")
         if self.markov_actor:
-            raise InvalidRequest("markov_actor=True: dqn has no actor beside what values its actions")
+            raise InvalidRequest("markov_actor=True: dqn has no actor, only action values")
         self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "exploration_fraction",
                     "exploration_initial_eps", "exploration_final_eps")  # fmt: skip
 
 
 # -- the loss and the update -------------------------------------------------------------------------------------
 class DQN(OffPolicy):
-    """A network that values every action; the largest value is what a step is taken to lead to."""
+    """A network of action values, with the largest target value of the next observation as target."""
 
     Config = DQNConfig
     actions = (spaces.Discrete,)
@@ -73,11 +75,11 @@ class DQN(OffPolicy):
     def make_networks(self) -> None:
         self.values = self.new_network("values")
         self.target_values = self.targets["values"]
-        self._followed_at = 0  # env steps
+        self._updated_at = 0  # env steps
 
     @property
     def epsilon(self) -> float:
-        """The share of random actions now."""
+        """The present share of random actions."""
         return 1.0 if self._warming_up else float(self.config.scheduled(self.progress)["exploration_eps"])
 
     def outputs(self) -> Mapping[str, int]:
@@ -91,16 +93,16 @@ class DQN(OffPolicy):
 
     def before_learning(self) -> None:
         every = self.config.target_update_interval
-        if self._env_steps // every > self._followed_at // every:
-            self.targets["values"].follow(self.config.tau)
-        self._followed_at = self._env_steps
+        if self._env_steps // every > self._updated_at // every:
+            self.targets["values"].soft_update(self.config.tau)
+        self._updated_at = self._env_steps
 
     def loss(self, batch: ReplayBatch) -> Loss:
         """Huber loss of Q(s, a) - (r + γ max Q̄(s', a')), averaged over the batch."""
         import torch
 
         with torch.no_grad():
-            values = open_logits(torch, self.target_values(batch.next_observations), batch.next_masks)
+            values = mask_logits(torch, self.target_values(batch.next_observations), batch.next_masks)
             targets = batch.rewards + batch.discounts * values.amax(-1)
         values = self.values(batch.observations).gather(-1, batch.actions.long()[:, None])[:, 0]
         loss = torch.nn.functional.smooth_l1_loss(values, targets)
@@ -112,4 +114,4 @@ class DQN(OffPolicy):
 
     def load(self, state: Any) -> None:
         super().load(state)
-        self._followed_at = self._env_steps
+        self._updated_at = self._env_steps

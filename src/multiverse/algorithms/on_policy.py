@@ -1,144 +1,44 @@
-"""An actor and a critic that learn from rollouts of their present policy: what PPO and A2C have in common."""
+"""Base of algorithms that learn from rollouts of their present policy: PPO, A2C and TAAC.
+
+Chapters: constructor, requirements, networks, acting, update, saving. The batch that an update learns from is built in
+`rollout_batches.py`.
+"""
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, Settings, UpdateReport, mean_metrics, reason_for_torch
-from multiverse.algorithms.capabilities import RunRequirements, algorithms_that
-from multiverse.algorithms.central_critic import StateView, TeamView
-from multiverse.algorithms.inputs import (
-    flat,
-    inputs,
-    observation_layout,
-    previous_after,
-    previous_at_ends,
-    previous_of,
-)
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, UpdateReport, mean_metrics
+from multiverse.algorithms.capabilities import RunRequirements
+from multiverse.algorithms.central_critic import StateInputs, TeamInputs
+from multiverse.algorithms.inputs import observation_layout
+from multiverse.algorithms.rollout_batches import BatchBuilder
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.policy import Leaves, Policy
-from multiverse.core.views import Array
-from multiverse.kernels import kernel_of
-from multiverse.learning.chunks import Along, Chunks, chunks_of
+from multiverse.core.policy import Policy
+from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import TEAM, Loss, Outputs, RolloutBatch, Shape, as_numpy
-from multiverse.learning.network_choice import NetworkChoice
-from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd
+from multiverse.learning.loss import Loss, Outputs, as_numpy
+from multiverse.learning.network_spec import CustomNetwork, NetworkSpec
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.learning.optimizers import Adam, Optimizer
-from multiverse.learning.returns import generalized_advantages, next_values, over_turns
-from multiverse.learning.threads import torch_for
 from multiverse.policies.cells import Cells
-from multiverse.policies.features import Features, Previous
+from multiverse.policies.features import Features
 from multiverse.policies.heads import action_of, head_for
 from multiverse.policies.numpy_policies import NumpyPolicy
 from multiverse.rollouts.rollout import Rollout
 
-log = logging.getLogger("multiverse")
-
-LagCorrection = Literal["vtrace", "ratio", "none"]
 LARGEST_IN_NUMPY = 256
-"""Units of a hidden layer: beyond that, matrix products are all that counts, and torch's are as fast."""
+"""Largest number of units of a layer for which numpy kernels are used. In larger layers matrix products take nearly all
+of the time, and torch computes them as fast."""
 
 
-# -- config ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class OnPolicyConfig(Settings):
-    """Settings that PPO and A2C have in common."""
-
-    steps_per_env: int = 128
-    """Number of steps of each environment in one rollout, from which one update learns."""
-    whole_episodes: bool = False
-    """A rollout has one episode of each environment, of at most `steps_per_env` steps, played by one version of the
-    policy; environments that finish early wait for the rest. No: episodes continue in the next rollout."""
-    learning_rate: float = 3e-4
-    """Step size of Adam."""
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.95
-    """λ of generalized advantage estimation: 0 is the one-step TD error, 1 the whole return."""
-    value_coef: float = 0.5
-    """Weight of the value loss."""
-    entropy_coef: float = 0.0
-    """Weight of the entropy bonus, which keeps a policy exploring."""
-    max_grad_norm: float = 0.5
-    """Gradients are clipped to this global norm."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Number of units of each hidden layer."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """Activation between the layers."""
-    learner: Literal["auto", "numpy", "torch"] = "auto"
-    """Backend that differentiates the loss: torch, or numpy kernels, which are two to five times as fast for stock
-    losses of small networks on the CPU. `auto`: kernels where possible."""
-    filters: int = 0
-    """Number of filters of a convolution before the hidden layers, for observations that are a board, a grid or a small
-    image: one Box of three axes. 0: no convolution."""
-    kernel_size: int = 3
-    """Height and width of these filters."""
-    memory: Literal["lstm", "gru"] | None = None
-    """Recurrent cell before the hidden layers of the policy and the value network. A central critic, which sees more
-    than the policy, has none."""
-    memory_size: int = 64
-    """Number of units of the recurrent cell."""
-    chunk_length: int = 32
-    """Length of truncated backpropagation through time, in steps. Rollouts are cut into chunks of this length, which
-    begin from the memory that the policy had there. Longer chunks are slower; dependencies that are longer than a chunk
-    are not learned."""
-    see_previous: bool = False
-    """With `memory`: the previous action and reward are inputs of both networks too."""
-    critic: Literal["own", "central", "state"] = "own"
-    """Input of the value network: the agent's own observation, the observations of its whole team (`central`, as in
-    MAPPO), or its own and the env's `state()`. Policies act on their own observations in any case."""
-    share_features: bool = False
-    """Policy and value share the convolutions of images, or the `network`, instead of having one each."""
-    ortho_init: bool = True
-    """Orthogonal initial weights, and cells whose initial time scales are 2 to `chunk_length` steps; no: the defaults
-    of torch."""
-    log_std_init: float = 0.0
-    """Initial logarithm of the standard deviation of Box actions."""
-    squash: bool = False
-    """A tanh maps Box actions into their bounds, instead of clipping."""
-    normalize_observations: bool = False
-    """Observations are normalized by their running mean and standard deviation."""
-    normalize_rewards: bool = False
-    """Rewards are divided by the running standard deviation of the returns."""
-    lag_correction: LagCorrection = "vtrace"
-    """Correction for rollouts of an older policy in `asynchronous` runs. `ratio`: PPO's probability ratio is to the
-    policy that acted; `vtrace`: in addition, advantages have the clipped importance weights of V-trace; `none`: no
-    correction."""
-
-    def __post_init__(self) -> None:
-        counts = "steps_per_env", "memory_size", "chunk_length", "kernel_size"
-        self._check("at least 1", lambda value: value >= 1, *counts)
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "gamma", "gae_lambda")
-        self._check("above 0", lambda value: value > 0.0, "learning_rate", "max_grad_norm")
-        self._check("0 or more", lambda value: value >= 0.0, "value_coef", "entropy_coef", "filters")
-        self._check("a finite number", math.isfinite, *(k for k, v in vars(self).items() if isinstance(v, float)))
-        if self.lag_correction == "ratio" and not hasattr(self, "clip_range"):
-            able = algorithms_that(lambda one: one.has_ratio, "and")
-            raise InvalidRequest(
-                f"lag_correction='ratio': only where a ratio is clipped, by {able}; 'vtrace' is for all"
-            )
-        if any(size < 1 for size in self.hidden_sizes):
-            raise InvalidRequest(f"hidden_sizes={self.hidden_sizes}: each at least 1")
-        if self.see_previous and self.memory is None:
-            raise InvalidRequest("see_previous=True: only with a memory, lstm or gru")
-        if self.filters and (self.memory is not None or self.critic != "own"):
-            raise InvalidRequest(f"filters={self.filters}: goes without a memory, and with each agent's own critic")
-
-
-# -- what learns -------------------------------------------------------------------------------------------------
 class OnPolicy(Learner):
-    """A policy and a value network, normalisers, rollouts with advantages and returns, and an update of one gradient
-    step on each rollout. A subclass defines `loss`."""
+    """A policy and a value network, and an update of one gradient step on each rollout. A subclass defines `loss`."""
 
     asynchronous = auto_num_envs = recurrent_images = True
     fixed = frozenset({
@@ -147,10 +47,9 @@ class OnPolicy(Learner):
         "learner",
     })  # fmt: skip
     optimizer: type[Optimizer] = Adam
-    _has_kernel = False
-    """Whether a numpy kernel gives the gradient of the loss."""
     max_lag = 0
-    """Updates that a rollout's policy may be behind, where it is collected asynchronously."""
+    """Number of updates by which the policy of a rollout may be behind, in asynchronous runs; set by the trainer."""
+    _has_kernel = False  # a numpy kernel computes the gradient of the loss
 
     def __init__(
         self,
@@ -164,8 +63,8 @@ class OnPolicy(Learner):
         state_space: spaces.Space[Any] | None = None,
         network: OwnNetwork | None = None,
     ) -> None:
-        """`agents`: of each env, whose slots lie side by side. `state_space`: of the envs' state(), if it is used.
-        `network`: of the user, in the place of convolutions."""
+        """`slots`: number of envs × agents. `agents`: number of agents of each env that share this learner; their slots
+        are next to each other. `state_space`: of the envs' state(), for `critic="state"`. `network`: of the user."""
         super().__init__()
         self._refuse_unsupported(config, observation_space, action_space, device, network is not None)
         self._agents, self._seed, self._gradients = agents, seed, 0
@@ -174,44 +73,31 @@ class OnPolicy(Learner):
         small_images = network is not None
         self.features = Features(observation_space, action_space, config.see_previous, small_images=small_images)
         self._layout = observation_layout(self.features, observation_space)
-        self.own_network = None if network is None else NetworkChoice(*network, self._layout)
+        self.own_network = None if network is None else CustomNetwork(network[0], network[1], self._layout)
         self.action = action_of(action_space)
-        self._view: TeamView | StateView | None = None  # of a critic that sees more than the policy
-        if config.critic == "central" and agents > 1:
-            self._view = TeamView(self.features.size, Features(observation_space, action_space), agents)
-            if self.own_network is not None and self.features.images:
-                raise InvalidRequest(
-                    f"network={self.own_network.name}: with critic='central' it sees the observations of the whole "
-                    "team, which cannot be images; use critic='own' or 'state'"
-                )
-        elif config.critic == "state":
-            normalize = config.normalize_observations
-            self._view = StateView(self.features.size, agents, state_space, action_space, normalize)
+        self._critic_inputs = self._new_critic_inputs(state_space)
         self._make_auxiliary((seed, 4), device)
         self._networks = self._new_networks(seed, device)
         self._rng = np.random.default_rng((seed, 1))
-        self._moments = RunningMeanStd(self.features.size) if config.normalize_observations else None
-        self._reward_scale = RewardNormalizer(slots, config.gamma) if config.normalize_rewards else None
+        self._batches = self._new_batches(slots)
         self._updates = 0
-        self._earlier: dict[int, tuple[Array, tuple[Array, Array] | None]] = {}  # by version: weights and moments
-        self._lag: dict[str, float] = {}  # what is told of it
         self._policy: Policy | None = None
-        _ = self.policy()  # what cannot act is refused before anything is collected
+        _ = self.policy()  # refuse a policy that cannot act before anything is collected
 
+    # -- requirements --------------------------------------------------------------------------------------------
     @classmethod
     def supports(cls, run: RunRequirements) -> str | None:
         settings = run.settings
         if reason := super().supports(run):
             return reason
         if run.asynchronous and settings.whole_episodes:
-            return "asynchronous: does not go together with whole_episodes, where who has ended waits"
+            return "asynchronous: cannot be used with whole_episodes, where envs that finish early wait for the rest"
         if run.kind == "single" and settings.critic != "own":
-            alone = f"{run.env} has one agent, and 'central' and 'state' are for several"
-            return f"critic={settings.critic!r}: {alone}: leave it out"
+            return f"critic={settings.critic!r}: needs several agents, and {run.env} has one: leave it out"
         if run.kind is not None and settings.critic == "central" and not run.has_teams:
             return (
-                f"critic='central': of {run.env}, no agent here has teammates that share its learner; critic='state' "
-                "shows values the env's state(), if it has one"
+                f"critic='central': no agent of {run.env} has teammates that share its learner; critic='state' uses "
+                "the env's state(), if it has one"
             )
         return None
 
@@ -228,89 +114,104 @@ class OnPolicy(Learner):
         size = settings.kernel_size
         return f"through {settings.filters} filters of {size}×{size}" if settings.filters else "flattened"
 
-    def _new_networks(self, seed: int, device: str) -> Any:
-        """In numpy where a few small dense layers on the CPU are all there is, which is faster; else in torch."""
-        named = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features", "memory",
-                 "memory_size", "chunk_length")  # fmt: skip
-        images = [tuple(leaf.space.shape or ()) for leaf in self.features.images]
-        settings = {name: getattr(self.config, name) for name in named}
-        judged = None if self._view is None else self._view.size
-        members = self._agents if isinstance(self._view, TeamView) else 1
-        if self.own_network is not None and self.config.filters:
-            raise InvalidRequest(
-                f"filters={self.config.filters}: network={self.own_network.name} takes the place of the first layers; "
-                "use one of the two (filters=0 where a preset sets them)"
-            )
-        convolution = self._convolution() if self.config.filters else None
-        shape = Shape(
-            self.features.size, images, self.action_space, **settings, critic_size=judged, critic_members=members,
-            convolution=convolution, network=self.own_network,
-        )  # fmt: skip
-        self._loss: Callable[..., Any] = self.loss
-        kernel, why_torch, outputs = kernel_of(type(self)), self._why_torch(shape, device), self._outputs_of("critic")
-        self._refuse_other_outputs(["critic"])
-        if kernel is not None and not why_torch:
-            self._loss, self._has_kernel = partial(kernel, self), True
-            return NumpyLearner(shape, self.optimizer, seed)
-        torch_for(why_torch)
-        if kernel is None or self.auxiliary:
-            log.info("%s learns in torch, because no numpy kernel exists for its %s", type(self).__name__,
-                     "modules()" if kernel is not None else "loss")  # fmt: skip
-        from multiverse.networks.actor_critic import ActorCritic
+    def set_slots(self, slots: int) -> None:
+        """Change the number of slots (`num_envs="auto"`); all envs are at the beginning of an episode."""
+        if self._batches.reward_normalizer is not None:
+            self._batches.reward_normalizer.set_slots(slots)
 
-        auxiliary = self._auxiliary_parameters
-        return ActorCritic(shape, self.optimizer, seed, device, auxiliary, outputs, self.values_from)
-
+    # -- networks ------------------------------------------------------------------------------------------------
     def outputs(self) -> Mapping[str, int]:
-        """A value. Those of the policy are the parameters of its distribution over actions."""
+        """Return the number of outputs of the value network. The policy has those of its distribution over actions."""
         return {"critic": 1}
 
     def values_from(self, outputs: Any) -> Any:
-        """Return the values [rows] that outputs [rows, outputs] of the value network stand for."""
+        """Return the values [rows] for outputs [rows, outputs] of the value network."""
         return outputs[:, 0]
 
-    def _why_torch(self, shape: Shape, device: str) -> str:
-        """Why torch differentiates the loss; "" where a numpy kernel is faster and may do it."""
-        name = type(self).__name__
-        largest = max(*shape.hidden_sizes, 0, shape.memory_size if shape.memory else 0)
-        return reason_for_torch(
-            self.config.learner,
-            {
-                f"the loss of {name}": kernel_of(type(self)) is None,
-                f"modules() of {name}": bool(self.auxiliary),
-                **self._of_network(),
-                "learning from images": bool(shape.images),
-                f"learning on {device}": device != "cpu",
-                f"layers of more than {LARGEST_IN_NUMPY} units": largest > LARGEST_IN_NUMPY,
-            },
+    def _new_critic_inputs(self, state_space: spaces.Space[Any] | None) -> TeamInputs | StateInputs | None:
+        """Return what builds the inputs of a critic that sees more than the policy."""
+        config, observed, agents = self.config, self.observation_space, self._agents
+        if config.critic == "central" and agents > 1:
+            if self.own_network is not None and self.features.images:
+                raise InvalidRequest(
+                    f"network={self.own_network.name}: critic='central' needs the observations of the whole team in "
+                    "one vector, which cannot hold images; use critic='own' or 'state'"
+                )
+            return TeamInputs(self.features.size, Features(observed, self.action_space), agents)
+        if config.critic == "state":
+            normalize = config.normalize_observations
+            return StateInputs(self.features.size, agents, state_space, self.action_space, normalize)
+        return None
+
+    def _new_networks(self, seed: int, device: str) -> Any:
+        """Return the networks: in numpy for a few small dense layers on the CPU, where it is faster; else in torch."""
+        spec = self._network_spec()
+        outputs = self._outputs_of("critic")
+        self._refuse_other_outputs(["critic"])
+        kernels = self._choose_kernels(
+            images=bool(spec.images),
+            device=device,
+            units=max(*spec.hidden_sizes, 0, spec.memory_size if spec.memory else 0),
+            max_units=LARGEST_IN_NUMPY,
+        )
+        self._loss: Callable[..., Any] = self.loss
+        if kernels:
+            self._loss, self._has_kernel = partial(kernels["loss"], self), True
+            return NumpyLearner(spec, self.optimizer, seed)
+        from multiverse.networks.actor_critic import ActorCritic
+
+        return ActorCritic(
+            spec,
+            self.optimizer,
+            seed=seed,
+            device=device,
+            auxiliary=self._auxiliary_parameters,
+            critic_outputs=outputs,
+            values_from=self.values_from,
+        )
+
+    def _network_spec(self) -> NetworkSpec:
+        config, critic_inputs = self.config, self._critic_inputs
+        if self.own_network is not None and config.filters:
+            raise InvalidRequest(
+                f"filters={config.filters}: network={self.own_network.name} replaces the first layers; use one of the "
+                "two (filters=0 where a preset sets them)"
+            )
+        names = ("hidden_sizes", "activation", "ortho_init", "log_std_init", "squash", "share_features", "memory",
+                 "memory_size", "chunk_length")  # fmt: skip
+        return NetworkSpec(
+            size=self.features.size,
+            images=[tuple(leaf.space.shape or ()) for leaf in self.features.images],
+            action_space=self.action_space,
+            critic_size=None if critic_inputs is None else critic_inputs.size,
+            critic_members=self._agents if isinstance(critic_inputs, TeamInputs) else 1,
+            convolution=self._convolution() if config.filters else None,
+            network=self.own_network,
+            **{name: getattr(config, name) for name in names},
         )
 
     def _convolution(self) -> Convolution:
+        leaves, filters = self.features.all_leaves, self.config.filters
         if self.features.board is None:
+            observed = leaves[0].space if len(leaves) == 1 else "several spaces"
             raise InvalidRequest(
-                f"filters={self.config.filters}: for observations of one Box of three axes, and these are "
-                f"{self.features.all_leaves[0].space if len(self.features.all_leaves) == 1 else 'several'}; "
-                "images of 36 × 36 bytes and more have convolutions of their own"
+                f"filters={filters}: needs observations that are one Box of three axes, and these are {observed}; "
+                "images of 36 × 36 bytes and more have convolutions anyway"
             )
-        return Convolution(self.features.board, self.config.filters, self.config.kernel_size)
-
-    def set_slots(self, slots: int) -> None:
-        """So many from here on (`num_envs="auto"`), all at the beginning of an episode."""
-        if self._reward_scale is not None:
-            self._reward_scale.set_slots(slots)
+        return Convolution(self.features.board, filters, self.config.kernel_size)
 
     def _network_modules(self) -> dict[str, Any]:
         return dict(self._networks.modules)
 
     # -- acting --------------------------------------------------------------------------------------------------
     def policy(self) -> Policy:
-        """In numpy where a few dense layers are all there is; else the network itself, in torch."""
+        """Return the present policy: in numpy for a few dense layers, else the network in torch."""
         if self._policy is None:
             self._policy = self._new_policy()
         return self._policy
 
     def _new_policy(self) -> Policy:
-        networks, frozen = self._networks, self._frozen_moments()
+        networks, frozen = self._networks, self._batches.frozen_moments()
         log_std = networks.distribution.log_std
         std = None if log_std is None else np.exp(as_numpy(log_std))
         head = head_for(self.action_space, std, self.config.squash)
@@ -318,17 +219,16 @@ class OnPolicy(Learner):
         if self.features.images or self.own_network is not None:
             from multiverse.algorithms.torch_policy import TorchPolicy
 
-            critic = networks.critic if self._view is None else None
-            remembers = None if cells is None else (cells.first_memory(1), critic)
-            return TorchPolicy(self.features, networks.actor, head, self._updates, networks.device, frozen, remembers)
+            critic = networks.critic if self._critic_inputs is None else None
+            recurrent = None if cells is None else (cells.first_memory(1), critic)
+            return TorchPolicy(
+                self.features, networks.actor, head, version=self._updates, shift_and_scale=frozen, recurrent=recurrent
+            )
         return NumpyPolicy(self.features, networks.layers(), self.config.activation, head, self._updates, frozen, cells)
 
-    def _frozen_moments(self) -> tuple[Array, Array] | None:
-        return None if self._moments is None else self._moments.shift_and_scale()
-
-    # -- learning ------------------------------------------------------------------------------------------------
+    # -- update --------------------------------------------------------------------------------------------------
     def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
-        """The loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
+        """Return the loss that a gradient step decreases, from the outputs of the networks for the rows of a batch."""
         raise InvalidRequest(f"{type(self).__name__} derives from OnPolicy and does not define loss(out, batch)")
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
@@ -338,21 +238,17 @@ class OnPolicy(Learner):
         self.progress = progress
         learning_rate = self.config.scheduled(progress).get("learning_rate", float(self.config.learning_rate))
         metrics = self._gradient(self._batch(rollout))
-        (took,) = self._count([self._networks.optimizer.step(learning_rate, self.config.max_grad_norm)])
+        (taken,) = self._count([self._networks.optimizer.step(learning_rate, self.config.max_grad_norm)])
         self._updated(rollout)
-        return UpdateReport(self._means([metrics]) | self._lag, int(took), int(not took))
+        return UpdateReport(self._means([metrics]) | self._batches.lag_metrics, int(taken), int(not taken))
 
     def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
-        """The mean squared error of the values [rows]."""
+        """Return the mean squared error of the values [rows]."""
         return ((values - batch.returns) ** 2).mean()
 
-    @cached_property
-    def _has_own_loss(self) -> bool:
-        return kernel_of(type(self)) is None
-
     def _gradient(self, batch: RolloutBatch, with_metrics: bool = True) -> Mapping[str, Any]:
-        """Put the gradient of the loss where the optimizer takes it; returns the metrics of the loss."""
-        if not self._updates and self._has_own_loss:
+        """Write the gradient of the loss into the optimizer's; return the metrics of the loss."""
+        if not self._updates and self._has_custom_loss:
             from multiverse.networks.modules import refuse_untrained
 
             refuse_untrained(self, self._networks.parameters)
@@ -364,195 +260,67 @@ class OnPolicy(Learner):
             return self._networks.gradient(batch, self._loss, with_metrics) or {}
 
     def _normal(self, *shape: int) -> Any:
-        """Gaussian noise, where the networks are."""
+        """Return Gaussian noise on the device of the networks."""
         return self._networks.put(self._rng.standard_normal(shape, np.float32))
 
     def _means(self, metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         return mean_metrics(metrics, self._networks.xp)
 
     def _refuse_older(self, rollout: Rollout) -> None:
-        """Than it may be; and remember what acts now, for rollouts of it that come later."""
+        """Refuse a rollout of a policy older than `max_lag` allows, and keep the present policy for later rollouts."""
         oldest = self._updates - self.max_lag
         if not oldest <= rollout.policy_version <= self._updates:  # guard: rollouts-of-an-older-policy-are-refused
-            behind = f", or one at most {self.max_lag} updates older" if self.max_lag else ""
+            older = f", or of one at most {self.max_lag} updates older" if self.max_lag else ""
             raise InvalidRequest(
                 f"the rollout was collected by version {rollout.policy_version} of the policy, and this is version "
-                f"{self._updates}: {type(self).__name__} learns from what its present policy did{behind}"
+                f"{self._updates}: {type(self).__name__} learns from rollouts of its present policy{older}"
             )
         if self.max_lag and self.config.lag_correction != "none":
-            self._earlier = {version: kept for version, kept in self._earlier.items() if version >= oldest}
-            self._earlier[self._updates] = self._networks.optimizer.weights(), self._frozen_moments()
+            self._batches.remember_policy(self._updates, oldest)
+
+    def _new_batches(self, slots: int) -> BatchBuilder:
+        return BatchBuilder(**self._batch_options(slots))
+
+    def _batch_options(self, slots: int) -> dict[str, Any]:
+        """Return the arguments of `BatchBuilder`."""
+        return {
+            "config": self.config, "features": self.features, "networks": self._networks, "slots": slots,
+            "critic_inputs": self._critic_inputs, "has_ratio": self.has_ratio, "custom_loss": self._has_custom_loss,
+        }  # fmt: skip
 
     def _batch(self, rollout: Rollout) -> RolloutBatch:
-        """What is learned from where the networks are: rows with values, advantages and returns; of networks that
-        remember, in chunks."""
-        networks, config, frozen = self._networks, self.config, self._frozen_moments()
-        vector, images = inputs(self.features, flat(rollout.observations), frozen, previous_of(rollout))
-        masks = rollout.action_masks
-        batch = RolloutBatch(
-            networks.put(vector),
-            [networks.put(image) for image in images],
-            networks.put(rollout.actions.reshape(-1, *rollout.actions.shape[2:])),
-            None if masks is None else networks.put(masks.reshape(-1, masks.shape[-1])),
-        )
+        """Return the rows to learn from, with values, advantages and returns."""
+        batch = self._batches.build(rollout, self._updates)
         batch.layout = self._layout
-        remembers = config.memory is not None and self._view is None
-        look = self._values_along_chunks if remembers else self._values
-        values, last_values, final_values = look(rollout, batch)
-        ended, rewards, acting = rollout.terminated | rollout.truncated, rollout.rewards, rollout.acting
-        if acting is None or acting.all():
-            acting = None
-            following = next_values(values, last_values, rollout.terminated, rollout.truncated, final_values)
-        else:
-            assert rollout.acting_next is not None
-            told = rewards, rollout.terminated, rollout.truncated, acting, rollout.acting_next
-            rewards, following, ended, known = over_turns(*told, values, last_values, final_values)
-            rollout.valid &= known  # guard: an-action-without-an-outcome-is-not-learned-from
-        if self._reward_scale is not None:
-            over, parts = rollout.terminated | rollout.truncated, [part.slots for part in rollout.parts]
-            rewards = self._reward_scale.scaled(rewards, ended, rollout.valid, acting, over, parts)
-        now, then = self._log_probs_now_and_then(rollout, batch)
-        log_ratios = None if now is None or then is None or config.lag_correction != "vtrace" else now - then
-        how = config.gamma, config.gae_lambda, acting, log_ratios
-        advantages, returns = generalized_advantages(rewards, values, following, ended, rollout.valid, *how)
-        if log_ratios is not None and not self.has_ratio:
-            advantages = advantages * np.exp(np.minimum(log_ratios, 0))
-        columns, own = {"values": values, "advantages": advantages, "returns": returns}, self._has_own_loss
-        if own:
-            columns |= {"rewards": rewards, "starts": rollout.starts}
-        if then is not None and (own or self.has_ratio):
-            columns["log_probs"] = then
-        batch.columns |= {name: networks.put(column.reshape(-1)) for name, column in columns.items()}
-        learned = self._learned_from(rollout, batch)
-        if then is None and (own or self.has_ratio):
-            learned.columns["log_probs"] = networks.log_probs(learned)
-        return learned
-
-    def _log_probs_now_and_then(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array | None, Array | None]:
-        """[T, S] of what was done, by the present policy and by the one that did it; None where that is the same, or
-        nothing is made of it. Both from the networks themselves: of equal weights they are equal to the last bit."""
-        versions = np.repeat([part.version for part in rollout.parts], [len(part.slots) for part in rollout.parts])
-        self._lag = {"policy_lag": float(self._updates - versions.mean())} if len(versions) else {}
-        older = sorted({*versions.tolist()} - {self._updates}) if self.config.lag_correction != "none" else []
-        if not older:
-            return None, None
-        networks, shape = self._networks, rollout.rewards.shape
-        numbers = networks.put(np.arange(rollout.rewards.size))
-
-        def log_probs(seen: Any) -> Array:
-            some = RolloutBatch(seen, batch.images, batch.actions, batch.masks, **batch.columns, row=numbers)
-            learned, found = self._learned_from(rollout, some), np.zeros(rollout.rewards.size, np.float32)
-            found[as_numpy(learned["row"])] = as_numpy(networks.log_probs(learned))
-            return found.reshape(shape)
-
-        now, weights = log_probs(batch.vector), networks.optimizer.weights()
-        then = now.copy()
-        try:
-            for version in older:
-                theirs, frozen = self._earlier[version]
-                networks.optimizer.load_weights(theirs)
-                vector, _ = inputs(self.features, flat(rollout.observations), frozen, previous_of(rollout))
-                acted = versions == version
-                then[:, acted] = log_probs(networks.put(vector))[:, acted]
-        finally:
-            networks.optimizer.load_weights(weights)
-        self._lag["importance_weight"] = float(np.exp(np.minimum(now - then, 0))[rollout.valid].mean())
-        return now, then
-
-    def _learned_from(self, rollout: Rollout, batch: RolloutBatch) -> RolloutBatch:
-        """The rows that are, as the networks take them; of all rows of the rollout."""
-        valid, networks = rollout.valid.reshape(-1), self._networks
-        if self.config.memory is not None:
-            rows, counts = self._chunks(rollout).without(valid).packed()
-            return batch.in_order(networks.put(rows), self._along(rollout, rows, counts))
-        return batch if valid.all() else batch.take(networks.put(np.flatnonzero(valid)))
-
-    def _values(self, rollout: Rollout, batch: RolloutBatch) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-        """([T, S] of all rows, [S] of what came after the last, (steps, slots, values) of final observations)."""
-        networks, frozen = self._networks, self._frozen_moments()
-        steps, slots, finals = rollout.ends()
-        last = inputs(self.features, rollout.last, frozen, previous_after(rollout))
-        final, images = inputs(self.features, finals, frozen, previous_at_ends(rollout, steps, slots))
-        seen: Any = batch.vector
-        if self._view is not None:
-            own = as_numpy(batch.vector).reshape(*rollout.rewards.shape, -1)
-            judged, after, final = self._view.judged(rollout, own, last[0], final)
-            last, seen = (after, last[1]), networks.put(judged.reshape(len(batch), -1))
-            batch.columns[TEAM] = seen
-        values = networks.values(seen, batch.images).reshape(rollout.rewards.shape)
-        return values, networks.values(*last), (steps, slots, networks.values(final, images))
-
-    # -- with memory ---------------------------------------------------------------------------------------------
-    def _chunks(self, rollout: Rollout) -> Chunks:
-        ended = rollout.terminated | rollout.truncated
-        return chunks_of(rollout.starts, ended, rollout.valid, rollout.acting, self.config.chunk_length)
-
-    def _along(self, rollout: Rollout, rows: Array, counts: Sequence[int]) -> Along:
-        """From what the policy remembered before the first row of each chunk."""
-        cells = rollout.memory["cells"]
-        firsts = rows[: counts[0] if counts else 0]
-        return Along(counts, self._networks.put(cells.reshape(-1, *cells.shape[2:])[firsts]))
-
-    def _values_along_chunks(
-        self, rollout: Rollout, batch: RolloutBatch
-    ) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-        """As `_values`. What is remembered where an episode ends is what was after its last row, which also is the last
-        of its chunk."""
-        networks, frozen = self._networks, self._frozen_moments()
-        rows, counts = self._chunks(rollout).packed()
-        along, order = self._along(rollout, rows, counts), networks.put(rows)
-        found, after = networks.values_along(batch.vector[order], [image[order] for image in batch.images], along)
-        values = np.zeros(rollout.rewards.size, np.float32)  # rows in which nobody acted have none
-        values[rows] = found
-
-        def one_more(leaves: Leaves, previous: Previous | None, memory: Array) -> Array:
-            """[rows] values of what is seen after that."""
-            if not len(memory):
-                return np.zeros(0, np.float32)
-            alone = Along([len(memory)], networks.put(memory))
-            return np.asarray(networks.values_along(*inputs(self.features, leaves, frozen, previous), alone)[0])
-
-        last_values = one_more(rollout.last, previous_after(rollout), rollout.last_memory["cells"])
-        steps, slots, finals = rollout.ends()
-        memory, chunk = rollout.memory["cells"][steps, slots], np.full(values.shape, -1)
-        chunk[rows[along.lasts()]] = np.arange(len(after))
-        chunk = chunk[steps * rollout.slots + slots]
-        memory[chunk >= 0] = after[chunk[chunk >= 0]]
-        final_values = steps, slots, one_more(finals, previous_at_ends(rollout, steps, slots), memory)
-        return values.reshape(rollout.rewards.shape), last_values, final_values
+        return batch
 
     def _count(self, taken: Sequence[Any]) -> list[bool]:
-        """Which gradient steps were taken. Asked once an update: a GPU is not waited for in between."""
-        known = as_numpy(self._networks.xp.stack(taken)).tolist() if taken else []
-        self._refuse_many_bad(known)
-        return known
+        """Return which gradient steps were taken. Called once per update, so that it waits for a GPU once."""
+        flags = as_numpy(self._networks.xp.stack(taken)).tolist() if taken else []
+        self._refuse_divergence(flags)
+        return flags
 
     def _updated(self, rollout: Rollout) -> None:
-        """One more update is done; what normalises observations changes between rollouts only."""
+        """Finish an update."""
         self._updates, self._gradients, self._policy = self._updates + 1, 0, None
-        if self._moments is not None:
-            seen = self.features.vector(flat(rollout.observations), previous_of(rollout))
-            self._moments.update(seen[rollout.valid.reshape(-1)])
-        if isinstance(self._view, StateView):
-            self._view.saw(rollout)
+        self._batches.update_statistics(rollout)
 
     # -- saving --------------------------------------------------------------------------------------------------
     def weights(self) -> dict[str, Any]:
-        moments = {name: moments.state() for name, moments in self._normalizers()}
-        return {"parameters": self._networks.optimizer.weights(), **moments, **self._own_weights()}
-
-    def _normalizers(self) -> list[tuple[str, RunningMeanStd]]:
-        of_states = None if self._view is None else self._view.moments
-        found = (("observations", self._moments), ("states", of_states))
-        return [(name, one) for name, one in found if one is not None]
+        moments = {name: moments.state() for name, moments in self._batches.normalizers().items()}
+        return {"parameters": self._networks.optimizer.weights(), **moments, **self._custom_weights()}
 
     def load_weights(self, weights: Mapping[str, Any]) -> None:
         self._networks.optimizer.load_weights(weights["parameters"])
-        for name, moments in self._normalizers():
+        for name, moments in self._batches.normalizers().items():
             if name in weights:
                 moments.load(weights[name])
-        self._load_own_weights(weights)
+        self._load_custom_weights(weights)
         self._policy = None
+
+    def change(self, **settings: Any) -> None:
+        super().change(**settings)
+        self._batches.config = self.config
 
     def state(self) -> dict[str, Any]:
         saved: dict[str, Any] = {
@@ -561,8 +329,8 @@ class OnPolicy(Learner):
             "updates": self._updates,
             "changed": dict(self._changed),
         }
-        if self._reward_scale is not None:
-            saved["rewards"] = self._reward_scale.state()
+        if self._batches.reward_normalizer is not None:
+            saved["rewards"] = self._batches.reward_normalizer.state()
         return saved
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -570,12 +338,5 @@ class OnPolicy(Learner):
         self._rng.bit_generator.state = state["rng"]
         self._updates, self._policy = int(state["updates"]), None
         self.change(**state["changed"])
-        if self._reward_scale is not None:
-            self._reward_scale.load(state["rewards"])
-
-
-def explained_variance(values: Array, returns: Array) -> float:
-    """1: values are the returns; 0: no better than their mean."""
-    with np.errstate(invalid="ignore"):
-        variance = float(returns.var())
-    return 1.0 - float((returns - values).var()) / variance if variance > 0 else float("nan")
+        if self._batches.reward_normalizer is not None:
+            self._batches.reward_normalizer.load(state["rewards"])

@@ -12,8 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
-from multiverse.algorithms.on_policy import LagCorrection, OnPolicy, OnPolicyConfig, explained_variance
-from multiverse.learning.loss import Loss, Outputs, RolloutBatch, approximate_kl, as_numpy, standardized
+from multiverse.algorithms.on_policy import OnPolicy
+from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Loss, Outputs, approximate_kl, as_numpy, standardized
+from multiverse.learning.returns import explained_variance
 from multiverse.rollouts.rollout import Rollout
 
 Schedule = Literal["constant", "linear"]
@@ -55,7 +58,7 @@ class PPOConfig(OnPolicyConfig):
 
 # -- the loss and the update -------------------------------------------------------------------------------------
 class PPO(OnPolicy):
-    """Several passes over each rollout in minibatches, each moving the policy only so far."""
+    """Several epochs of minibatches of each rollout, with a clipped objective that limits the change of the policy."""
 
     Config: type[PPOConfig] = PPOConfig
     has_ratio = True
@@ -82,17 +85,17 @@ class PPO(OnPolicy):
         )
 
     def policy_loss(self, ratio: Any, advantages: Any) -> Any:
-        """The clipped objective, from the probability ratios and the (standardized) advantages [rows]."""
+        """Return the clipped objective, from the probability ratios and the (standardized) advantages [rows]."""
         clipped = ratio.clamp(1 - self.clip_range, 1 + self.clip_range)
         return -(ratio * advantages).minimum(clipped * advantages).mean()
 
     def value_loss(self, values: Any, batch: RolloutBatch) -> Any:
-        """The squared error of the values [rows], clipped where `value_clip_range` is given."""
+        """Return the squared error of the values [rows], clipped if `value_clip_range` is set."""
         limit = self.config.value_clip_range
         if limit is None:
             return super().value_loss(values, batch)
-        near = batch.values + (values - batch.values).clamp(-limit, limit)
-        return ((values - batch.returns) ** 2).maximum((near - batch.returns) ** 2).mean()
+        clipped = batch.values + (values - batch.values).clamp(-limit, limit)
+        return ((values - batch.returns) ** 2).maximum((clipped - batch.returns) ** 2).mean()
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
         (rollout,) = rollouts
@@ -104,27 +107,27 @@ class PPO(OnPolicy):
         metrics: list[Mapping[str, Any]] = []  # of gradient steps
         taken: list[Any] = []  # whether each was taken
         for epoch, minibatch in self._minibatches(batch):
-            reported = epoch == config.epochs - 1 or config.target_kl is not None  # the last epoch shows the outcome
-            of_step = self._gradient(minibatch, reported)
-            if config.target_kl is not None and float(of_step["kl"]) > 1.5 * config.target_kl:
+            reported = epoch == config.epochs - 1 or config.target_kl is not None  # metrics are those of the last epoch
+            step_metrics = self._gradient(minibatch, reported)
+            if config.target_kl is not None and float(step_metrics["kl"]) > 1.5 * config.target_kl:
                 break
             taken.append(networks.optimizer.step(learning_rate, config.max_grad_norm))
-            metrics.append(of_step if reported else {})
+            metrics.append(step_metrics if reported else {})
         steps = self._count(taken)
         self._updated(rollout)
-        report = self._means([one for one, took in zip(metrics, steps) if took and one])
+        report = self._means([metric for metric, step_taken in zip(metrics, steps) if step_taken and metric])
         if report:
             report |= {"explained_variance": self._explained(batch), "learning_rate": learning_rate}
-        return UpdateReport(report | self._lag, sum(steps), len(steps) - sum(steps))
+        return UpdateReport(report | self._batches.lag_metrics, sum(steps), len(steps) - sum(steps))
 
     def _explained(self, batch: RolloutBatch) -> float:
-        return explained_variance(*(as_numpy(batch[name]) for name in ("values", "returns")))
+        return explained_variance(values=as_numpy(batch["values"]), returns=as_numpy(batch["returns"]))
 
     def _minibatch_rows(self) -> int:
         return int(self.config.batch_size)
 
     def _minibatches(self, batch: RolloutBatch) -> Iterator[tuple[int, RolloutBatch]]:
-        """(epoch, minibatch), in another order in every epoch."""
+        """Yield (epoch, minibatch), in another order in every epoch."""
         order = np.arange(batch.units)
         for epoch in range(self.config.epochs):
             self._rng.shuffle(order)

@@ -1,19 +1,21 @@
-"""Public names of `multiverse.algorithms`: classes that own algorithms derive from and use.
+"""Public names of `multiverse.algorithms`: classes that algorithms of users derive from and use.
 
-Imported when one of them is asked for, so that the names of algorithms are known without importing any."""
+Imported on demand, so that the names of algorithms are known without importing their modules."""
 
 from multiverse.algorithms.a2c import A2C, A2CConfig
 from multiverse.algorithms.algorithm import Algorithm, UpdateReport
 from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.discrete_sac import DiscreteSAC, DiscreteSACConfig
 from multiverse.algorithms.dqn import DQN, DQNConfig
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.algorithms.on_policy import OnPolicy, OnPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.sac import SAC, SACConfig
+from multiverse.algorithms.settings import OffPolicyConfig, OnPolicyConfig
 from multiverse.algorithms.taac import TAAC, TAACConfig
 from multiverse.algorithms.td3 import TD3, TD3Config
-from multiverse.learning.loss import Loss, Outputs, ReplayBatch, RolloutBatch
+from multiverse.learning.batches import ReplayBatch, RolloutBatch
+from multiverse.learning.loss import Loss, Outputs
 
 __all__ = [
     "A2C",

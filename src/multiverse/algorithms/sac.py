@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
 from multiverse.core.errors import InvalidRequest
+from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import HALF_LOG_TAU
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import LOG_STD_RANGE, Head, bounded_head
 
 
@@ -46,46 +48,46 @@ class SACConfig(OffPolicyConfig):
 
 
 def first_temperature(entropy_coef: float | str) -> float:
-    """What α begins with, of a number, `auto`, and `auto_0.1`."""
+    """Return the initial value of α for a number, `auto` or `auto_0.1`."""
     first: Any = entropy_coef
     if isinstance(entropy_coef, str):
         word, _, first = entropy_coef.partition("_")
         first = 1.0 if entropy_coef == "auto" else first if word == "auto" else "none"
     try:
-        found = float(first)
+        value = float(first)
     except ValueError:
-        found = -1.0
-    if not 0.0 <= found < math.inf or (found == 0.0 and isinstance(entropy_coef, str)):
-        expected = "expected a number from 0 on, auto (learned), or auto_0.1 (learned from 0.1 on)"
+        value = -1.0
+    if not 0.0 <= value < math.inf or (value == 0.0 and isinstance(entropy_coef, str)):
+        expected = "expected a number of at least 0, auto (learned), or auto_0.1 (learned, initially 0.1)"
         raise InvalidRequest(f"entropy_coef={entropy_coef}: {expected}")
-    return found
+    return value
 
 
 # -- the losses and the update -----------------------------------------------------------------------------------
 class SoftActorCritic(OffPolicy):
-    """What SAC and discrete SAC have in common: an actor, critics, and a temperature that may be learned."""
+    """Base of SAC and discrete SAC: an actor, critics, and a temperature that can be learned."""
 
     losses = ("critic_loss", "actor_loss", "temperature_loss")
     actor: Any
     critic: Any
 
     def _make_temperature(self) -> None:
-        first = first_temperature(self.config.entropy_coef) or 1.0  # of 0 none could be learned from
+        first = first_temperature(self.config.entropy_coef) or 1.0  # a temperature of 0 is never learned
         self.log_temperature = self.new_parameters("temperature", np.log(np.full(1, first, np.float32)))
         self.target_critic = self.targets["critic"]
 
     @property
     def entropy_coef(self) -> Any:
-        """The temperature α: fixed, or what was learned. No gradient flows through it."""
+        """The temperature α: fixed or learned. No gradient flows through it."""
         fixed = self.config.entropy_coef
         return self.log_temperature.exp() if isinstance(fixed, str) else fixed
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
-        """The loss of the critics."""
+        """Return the loss of the critics."""
         raise NotImplementedError
 
     def actor_loss(self, batch: ReplayBatch) -> Loss:
-        """The loss of the actor. Its metric `entropy` is what the temperature is learned from."""
+        """Return the loss of the actor. The temperature is learned from its metric `entropy`."""
         raise NotImplementedError
 
     def temperature_loss(self, batch: ReplayBatch, entropy: Any) -> Loss:
@@ -93,12 +95,12 @@ class SoftActorCritic(OffPolicy):
         return Loss((self.log_temperature.values * (entropy - self.target_entropy(batch))).sum())
 
     def target_entropy(self, batch: ReplayBatch) -> Any:
-        """Entropy that a learned temperature leads to."""
+        """Return the target of the entropy for a learned temperature."""
         raise NotImplementedError
 
     def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
-        # All gradients precede all steps: actor and critics learn from what the other was, as Haarnoja's do, and
-        # critics that remember go along the sequences once for both losses.
+        # All gradients are computed before all steps, as in Haarnoja's code; recurrent critics compute their hidden
+        # states once for both losses.
         metrics = self.gradient("critic_loss", self.critic, batch)
         metrics |= self.gradient("actor_loss", self.actor, batch)
         learning = [self.critic, self.actor]
@@ -115,11 +117,11 @@ class SoftActorCritic(OffPolicy):
         return taken, metrics
 
     def _update_targets(self) -> None:
-        self.target_critic.follow(self.config.tau)
+        self.target_critic.soft_update(self.config.tau)
 
 
 class SAC(SoftActorCritic):
-    """Two critics of which the smaller counts, and an actor that is as random as its temperature makes worth while."""
+    """Two critics, of which the smaller value counts, and a stochastic actor with an entropy bonus."""
 
     Config = SACConfig
     actions, bounded_actions = (spaces.Box,), True
@@ -162,15 +164,15 @@ class SAC(SoftActorCritic):
         """(actions [N, actions], log-probabilities [N]) of the policy, a squashed Gaussian: a = tanh(u), u = μ + σ ε,
         log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²)."""
         mean, log_std = self.actor(observations).chunk(2, -1)
-        log_std = log_std.clamp(*self.log_std_range)
-        before = mean + log_std.exp() * noise
-        squash = 2.0 * (math.log(2.0) - before - (-2.0 * before).logaddexp(before * 0))  # for large ones too
-        return before.tanh(), (-0.5 * noise**2 - log_std - HALF_LOG_TAU - squash).sum(-1)
+        log_std = log_std.clamp(min=self.log_std_range[0], max=self.log_std_range[1])
+        u = mean + log_std.exp() * noise
+        squash = 2.0 * (math.log(2.0) - u - (-2.0 * u).logaddexp(u * 0))  # stable for large values
+        return u.tanh(), (-0.5 * noise**2 - log_std - HALF_LOG_TAU - squash).sum(-1)
 
     def target_entropy(self, batch: ReplayBatch) -> Any:
-        """Minus the number of actions, if it is not given."""
-        given = self.config.target_entropy
-        return -float(self.action[0][0]) if given is None else given
+        """Return `target_entropy`; by default minus the number of actions."""
+        target = self.config.target_entropy
+        return -float(self.action[0][0]) if target is None else target
 
     def _update_targets(self) -> None:
         if self.steps % self.config.target_update_interval == 0:

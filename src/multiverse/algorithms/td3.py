@@ -11,8 +11,10 @@ from typing import Any
 
 from gymnasium import spaces
 
-from multiverse.algorithms.off_policy import OffPolicy, OffPolicyConfig
-from multiverse.learning.loss import Loss, ReplayBatch
+from multiverse.algorithms.off_policy import OffPolicy
+from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, bounded_head
 
 
@@ -46,7 +48,7 @@ class TD3Config(OffPolicyConfig):
 
 # -- the losses and the update -----------------------------------------------------------------------------------
 class TD3(OffPolicy):
-    """Two critics of which the smaller counts, and an actor that follows the first of them, half as often."""
+    """Two critics, of which the smaller value counts, and a deterministic actor that is updated half as often."""
 
     Config = TD3Config
     actions, bounded_actions = (spaces.Box,), True
@@ -64,7 +66,7 @@ class TD3(OffPolicy):
         return {"actor": self.action[0][0], "critic": 1}
 
     def head(self) -> Head:
-        """A tanh, and noise to explore with."""
+        """A tanh, with Gaussian exploration noise."""
         return bounded_head(self.action_space, self.config.action_noise, noise_steps=self.config.noise_steps)
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
@@ -88,11 +90,11 @@ class TD3(OffPolicy):
     def gradient_step(self, batch: ReplayBatch) -> tuple[Any, dict[str, Any]]:
         metrics, learning = self.gradient("critic_loss", self.critic, batch), [self.critic]
         due = self.steps % self.config.policy_delay == 0
-        if due:  # both gradients precede both steps: see SAC
+        if due:  # gradients are computed before steps, as in SAC
             metrics |= self.gradient("actor_loss", self.actor, batch)
             learning.append(self.actor)
         taken = self.take_step(*learning)
         if due:
             for target in self.targets.values():
-                target.follow(self.config.tau)
+                target.soft_update(self.config.tau)
         return taken, metrics

@@ -1,4 +1,4 @@
-"""A policy that acts in torch: one that is large, looks at images, or has a network of the user."""
+"""A policy that acts in torch: with large layers, convolutions over images, or a network of the user."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multiverse.algorithms.inputs import inputs
+from multiverse.algorithms.inputs import network_inputs
 from multiverse.core.policy import Memory, Seen
 from multiverse.core.views import Array
 from multiverse.learning.loss import as_numpy
@@ -19,7 +19,7 @@ from multiverse.policies.heads import Head
 
 
 class TorchPolicy:
-    """A copy of the network as it is now, so that it stays while the algorithm learns."""
+    """A copy of the present network, which stays the same while the algorithm learns."""
 
     def __init__(
         self,
@@ -27,38 +27,43 @@ class TorchPolicy:
         actor: Any,
         head: Head,
         version: int,
-        device: torch.device,
         shift_and_scale: tuple[Array, Array] | None = None,
-        remembers: tuple[Memory, Any] | None = None,
+        recurrent: tuple[Memory, Any] | None = None,
         dense: tuple[Sequence[tuple[Array, Array]], str] | None = None,
     ) -> None:
-        """`remembers`: what one row remembers at an episode's start, [1, …], and the critic, if it remembers too.
-        `dense`: (weights [in, out], bias) of layers that act in the place of the network's, and their activation."""
-        self._first, critic = ({}, None) if remembers is None else remembers
+        """`recurrent`: memory at an episode's start, [1, …], and the critic if it is recurrent too. `dense`: (weights
+        [in, out], bias) of layers that replace the network's dense layers, and their activation."""
+        self._first_memory, critic = ({}, None) if recurrent is None else recurrent
         self._actor, self._critic = copied(actor).eval(), None if critic is None else copied(critic).eval()
-        self._dense = self._actor.dense if dense is None else dense_layers(*dense).to(device)
+        self._device = next(self._actor.parameters()).device
+        self._dense = self._actor.dense
+        if dense is not None:
+            layers, activation = dense
+            self._dense = dense_layers(layers, activation).to(self._device)
         self._features, self._head, self.version = features, head, version
-        self._device, self._shift_and_scale = device, shift_and_scale
+        self._shift_and_scale = shift_and_scale
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
         return self._head.noise(rng, steps, rows)
 
     def first_memory(self, rows: int) -> Memory:
-        return {name: np.repeat(first, rows, axis=0) for name, first in self._first.items()}
+        return {name: np.repeat(first, rows, axis=0) for name, first in self._first_memory.items()}
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        vector, images = inputs(self._features, seen.observations, self._shift_and_scale, previous_of(seen))
-        given = self._tensor(vector), [self._tensor(one) for one in images]
+        vector, images = network_inputs(self._features, seen.observations, self._shift_and_scale, previous_of(seen))
+        inputs, image_inputs = self._tensor(vector), [self._tensor(image) for image in images]
         with torch.inference_mode():
-            if not self._first:
-                output = self._dense(self._actor.features(*given))
+            features = self._actor.features(inputs, image_inputs)
+            if not self._first_memory:
+                output = self._dense(features)
             else:
                 before, counts = self._tensor(memory["cells"]), [len(vector)]
-                hidden, after = self._actor.remember(self._actor.features(*given), counts, before[:, 0])
-                output, known = self._dense(hidden), [after]
-                if self._critic is not None:  # the value's memory goes on too: the rollout holds it for the update
-                    known.append(self._critic.remember(self._critic.features(*given), counts, before[:, 1])[1])
-                memory = {"cells": as_numpy(torch.stack(known, dim=1))}
+                hidden, after = self._actor.recur(features, counts, before[:, 0])
+                output, states = self._dense(hidden), [after]
+                if self._critic is not None:  # rollouts hold the critic's memory for the update
+                    features = self._critic.features(inputs, image_inputs)
+                    states.append(self._critic.recur(features, counts, before[:, 1])[1])
+                memory = {"cells": as_numpy(torch.stack(states, dim=1))}
         return self._head.choose(output.cpu().numpy(), noise, seen.masks), memory
 
     def for_env(self, actions: Array) -> Any:

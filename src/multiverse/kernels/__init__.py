@@ -14,7 +14,7 @@ from multiverse.kernels import replay
 from multiverse.kernels.losses import a2c_gradient, ppo_gradient
 
 ON_POLICY = "multiverse.algorithms.on_policy.OnPolicy"
-OFF_POLICY = "multiverse.algorithms.off_policy.OffPolicy"
+NETWORKS = "multiverse.algorithms.off_policy_networks.OffPolicyNetworks"
 PPO, A2C = "multiverse.algorithms.ppo.PPO", "multiverse.algorithms.a2c.A2C"
 SOFT, SAC = "multiverse.algorithms.sac.SoftActorCritic", "multiverse.algorithms.sac.SAC"
 DISCRETE_SAC, DQN = "multiverse.algorithms.discrete_sac.DiscreteSAC", "multiverse.algorithms.dqn.DQN"
@@ -23,8 +23,8 @@ OUTPUTS = f"{ON_POLICY}.outputs", f"{ON_POLICY}.values_from"
 
 
 def _of_replay(kind: str, loss: str, *parts: str) -> tuple[str, ...]:
-    """Names of the loss of an algorithm that learns from replay, of its parts, and of what makes its networks."""
-    return f"{kind}.{loss}", *parts, f"{kind}.make_networks", f"{kind}.outputs", f"{OFF_POLICY}.new_network"
+    """Return the names of the loss of an off-policy algorithm, of its parts, and of the methods for its networks."""
+    return f"{kind}.{loss}", *parts, f"{kind}.make_networks", f"{kind}.outputs", f"{NETWORKS}.new_network"
 
 
 SAMPLED = f"{SAC}.sample_actions", f"{SOFT}.entropy_coef"
@@ -42,12 +42,12 @@ KERNELS: dict[tuple[str, ...], Callable[..., Any]] = {
     (f"{SOFT}.temperature_loss", f"{DISCRETE_SAC}.target_entropy"): replay.discrete_sac_temperature_gradient,
     _of_replay(DQN, "loss"): replay.dqn_gradient,
 }
-"""By the full names of the methods that a loss consists of, itself first: a subclass that overrides one of them has
-another name."""
+"""Kernels by the full names of the methods of a loss, beginning with the loss: those of a subclass that overrides one
+of them are different."""
 
 
 def kernel_of(algorithm: Any, loss: str = "loss") -> Callable[..., Any] | None:
-    """The kernel that gives the gradient of this class's loss, the method of that name; None: there is none."""
+    """Return the kernel for the loss of this class, the method of that name; None if there is none."""
     for methods, kernel in KERNELS.items():
         if methods[0].rpartition(".")[2] == loss and all(
             name_of(getattr(algorithm, method.rpartition(".")[2], None)) == method for method in methods
@@ -57,8 +57,8 @@ def kernel_of(algorithm: Any, loss: str = "loss") -> Callable[..., Any] | None:
 
 
 def name_of(method: Any) -> str:
-    """Module, class and name of a method or property."""
+    """Return module, class and name of a method or property."""
     method = method.fget if isinstance(method, property) else method
-    if hasattr(method, "__wrapped__"):  # of a decorator: it has the name of what it wraps, and may do anything
+    if hasattr(method, "__wrapped__"):  # a decorated method has the name of the original
         return ""
     return f"{getattr(method, '__module__', '')}.{getattr(method, '__qualname__', '')}"

@@ -8,51 +8,52 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.learning.loss import Outputs, RolloutBatch
+from multiverse.learning.batches import RolloutBatch
+from multiverse.learning.loss import Outputs
 
 
 class LossGradient(NamedTuple):
-    """The gradient of a loss by what the networks return."""
+    """Gradient of a loss by the outputs of the networks."""
 
-    by_log_prob: Array  # [rows]
-    by_entropy: float  # the same for every row
-    by_value: Array  # [rows]
-    metrics: Mapping[str, Any] | None  # None if they were not asked for
+    log_prob: Array  # [rows]
+    entropy: float  # the same for every row
+    value: Array  # [rows]
+    metrics: Mapping[str, Any] | None  # None unless `with_metrics`
 
 
 def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics: bool = True) -> LossGradient:
-    """Of `PPO.loss`."""
+    """Gradient of `PPO.loss`."""
     config, clip = algorithm.config, algorithm.clip_range
     count, advantages = len(batch), batch.advantages
     if config.normalize_advantages:
         advantages = _standardized(advantages)
     log_ratios = out.log_prob - batch.log_probs
     ratios = np.exp(log_ratios)
-    # A row counts until its ratio has gone as far as it may in the direction in which its advantage pulls.
+    # The gradient of a row is 0 once its ratio is beyond the clip range in the direction of its advantage.
     counts = np.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
-    by_log_prob = ratios * advantages * counts / -count
+    grad_log_prob = ratios * advantages * counts / -count
 
     errors = out.values - batch.returns
-    by_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
+    grad_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
     if config.value_clip_range is not None:
         limit, moved = config.value_clip_range, out.values - batch.values
         clipped = batch.values + np.clip(moved, -limit, limit) - batch.returns
-        # Likewise until its value has gone as far as it may, if that was towards its return.
-        by_value = by_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
+        # Likewise once its value is beyond the clip range, if it moved towards the return.
+        grad_value = grad_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
         value_losses = np.maximum(value_losses, clipped * clipped)
 
     metrics = None
     if with_metrics:
         policy_losses = -np.minimum(ratios * advantages, np.clip(ratios, 1 - clip, 1 + clip) * advantages)
         moved = np.expm1(log_ratios)
-        kl, clipped_away = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
-        means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_away]).mean(-1)
+        kl, clipped_rows = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
+        means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_rows]).mean(-1)
         metrics = dict(zip(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), means))
-    return LossGradient(by_log_prob, -config.entropy_coef / count, by_value, metrics)
+    return LossGradient(grad_log_prob, -config.entropy_coef / count, grad_value, metrics)
 
 
 def a2c_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics: bool = True) -> LossGradient:
-    """Of `A2C.loss`."""
+    """Gradient of `A2C.loss`."""
     config = algorithm.config
     count, advantages, errors = len(batch), batch.advantages, out.values - batch.returns
     if config.normalize_advantages:
@@ -62,8 +63,8 @@ def a2c_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
         "value_loss": (errors * errors).mean(),
         "entropy": out.entropy.mean(),
     }
-    by_value = errors * (2 * config.value_coef / count)
-    return LossGradient(advantages / -count, -config.entropy_coef / count, by_value, metrics)
+    grad_value = errors * (2 * config.value_coef / count)
+    return LossGradient(advantages / -count, -config.entropy_coef / count, grad_value, metrics)
 
 
 def _standardized(values: Array) -> Array:

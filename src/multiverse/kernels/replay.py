@@ -1,6 +1,6 @@
 """Gradients of the stock losses of SAC, TD3, discrete SAC and DQN, in numpy.
 
-Each puts the gradient where the network's optimizer takes it and returns the metrics of the loss.
+Each writes the gradient into that of the network's optimizer and returns the metrics of the loss.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multiverse.core.views import Array
-from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, open_logits
-from multiverse.learning.loss import ReplayBatch
+from multiverse.learning.batches import ReplayBatch
+from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, mask_logits
 
 Metrics = dict[str, Any]
 
@@ -31,16 +31,16 @@ def squashed_sample(output: Array, noise: Array, log_std_range: tuple[float, flo
     """log π(a) = Σ log N(u; μ, σ) - log(1 - tanh(u)²), with a = tanh(u)."""
     size = output.shape[-1] // 2
     mean, raw = output[:, :size], output[:, size:]
-    log_std = np.clip(raw, *log_std_range)
+    log_std = np.clip(raw, log_std_range[0], log_std_range[1])
     scaled_noise = np.exp(log_std) * noise
     before = mean + scaled_noise
-    squash = 2.0 * (math.log(2.0) - before - np.logaddexp(before * 0, -2.0 * before))  # for large ones too
+    squash = 2.0 * (math.log(2.0) - before - np.logaddexp(before * 0, -2.0 * before))  # stable for large values
     log_probs = (-0.5 * noise * noise - log_std - HALF_LOG_TAU - squash).sum(-1)
     return SquashedSample(np.tanh(before), log_probs, scaled_noise, raw == log_std)
 
 
 def sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `SAC.critic_loss`."""
+    """Gradient of `SAC.critic_loss`."""
     critic, alpha = algorithm.critic, algorithm.entropy_coef
     output = algorithm.actor.output(batch.next_observations)
     following = squashed_sample(output, batch.noise[0], algorithm.log_std_range)
@@ -52,31 +52,31 @@ def sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `SAC.actor_loss`."""
+    """Gradient of `SAC.actor_loss`."""
     actor, critic, alpha, (count, size) = algorithm.actor, algorithm.critic, algorithm.entropy_coef, batch.actions.shape
     sample = squashed_sample(actor.forward(batch.observations), batch.noise[1], algorithm.log_std_range)
     values = critic.forward(batch.observations, sample.actions)[..., 0]
     smaller = np.stack((values[0] <= values[1], values[0] > values[1])) * (values * 0 + 1)
-    by_action = critic.by_vector(smaller[..., None], slice(-size, None))
-    by_mean = (2.0 * alpha * sample.actions - by_action * (1.0 - sample.actions * sample.actions)) / count
-    by_log_std = (by_mean * sample.scaled_noise - alpha / count) * sample.unclipped
-    actor.backward(np.concatenate((by_mean, by_log_std), -1))
+    grad_action = critic.vector_grad(smaller[..., None], slice(-size, None))
+    grad_mean = (2.0 * alpha * sample.actions - grad_action * (1.0 - sample.actions * sample.actions)) / count
+    grad_log_std = (grad_mean * sample.scaled_noise - alpha / count) * sample.unclipped
+    actor.backward(np.concatenate((grad_mean, grad_log_std), -1))
     value, log_prob = np.minimum(*values).mean(), sample.log_probs.mean()
     actor_loss = alpha * log_prob - value
     return {"actor_loss": actor_loss, "entropy_coef": alpha + 0 * value, "entropy": -log_prob, "mean_value": value}
 
 
 def sac_temperature_gradient(algorithm: Any, batch: ReplayBatch, entropy: Any) -> Metrics:
-    """Of `SAC.temperature_loss`."""
+    """Gradient of `SAC.temperature_loss`."""
     algorithm.log_temperature.optimizer.gradient[0] = entropy - algorithm.target_entropy(batch)
     return {}
 
 
 # -- discrete SAC ------------------------------------------------------------------------------------------------
 def discrete_sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DiscreteSAC.critic_loss`."""
+    """Gradient of `DiscreteSAC.critic_loss`."""
     critic, alpha = algorithm.critic, algorithm.entropy_coef
-    log_probs = log_softmax(np, open_logits(np, algorithm.actor.output(batch.next_observations), batch.next_masks))
+    log_probs = log_softmax(np, mask_logits(np, algorithm.actor.output(batch.next_observations), batch.next_masks))
     values = np.minimum(*algorithm.target_critic.output(batch.next_observations))
     target = batch.rewards + batch.discounts * _soft_values(np.exp(log_probs), log_probs, values, alpha)
     batch.kept["values"] = values = critic.forward(batch.observations)
@@ -87,11 +87,11 @@ def discrete_sac_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def discrete_sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DiscreteSAC.actor_loss`."""
+    """Gradient of `DiscreteSAC.actor_loss`."""
     actor, alpha, values = algorithm.actor, algorithm.entropy_coef, batch.kept.get("values")
     if values is None:
         values = algorithm.critic.output(batch.observations)
-    log_probs = log_softmax(np, open_logits(np, actor.forward(batch.observations), batch.masks))
+    log_probs = log_softmax(np, mask_logits(np, actor.forward(batch.observations), batch.masks))
     probs, values = np.exp(log_probs), np.minimum(*values)
     soft = values - alpha * log_probs
     actor.backward(probs * ((probs * soft).sum(-1)[:, None] - soft) / len(probs))
@@ -101,7 +101,7 @@ def discrete_sac_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def discrete_sac_temperature_gradient(algorithm: Any, batch: ReplayBatch, entropy: Any) -> Metrics:
-    """Of `DiscreteSAC.temperature_loss`."""
+    """Gradient of `DiscreteSAC.temperature_loss`."""
     largest = algorithm.largest_entropy if batch.masks is None else np.log(batch.masks.sum(-1) * 1.0).mean()
     target = algorithm.config.target_entropy_ratio * largest
     algorithm.log_temperature.optimizer.gradient[0] = entropy - target
@@ -115,7 +115,7 @@ def _soft_values(probs: Array, log_probs: Array, values: Array, entropy_coef: An
 
 # -- TD3 ---------------------------------------------------------------------------------------------------------
 def td3_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `TD3.critic_loss`."""
+    """Gradient of `TD3.critic_loss`."""
     config, critic = algorithm.config, algorithm.critic
     limit, proposed = config.target_noise_clip, np.tanh(algorithm.target_actor.output(batch.next_observations))
     noise = np.clip(config.target_policy_noise * batch.noise[0], -limit, limit)
@@ -129,25 +129,25 @@ def td3_critic_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
 
 
 def td3_actor_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `TD3.actor_loss`."""
+    """Gradient of `TD3.actor_loss`."""
     actor, critic = algorithm.actor, algorithm.first_critic
     actions = np.tanh(actor.forward(batch.observations))
     values = critic.forward(batch.observations, actions)
-    by_action = critic.by_vector(values * 0 + 1, slice(-actions.shape[-1], None))
-    actor.backward(by_action * (1.0 - actions * actions) / -len(actions))
+    grad_action = critic.vector_grad(values * 0 + 1, slice(-actions.shape[-1], None))
+    actor.backward(grad_action * (1.0 - actions * actions) / -len(actions))
     return {}
 
 
 # -- DQN ---------------------------------------------------------------------------------------------------------
 def dqn_gradient(algorithm: Any, batch: ReplayBatch) -> Metrics:
-    """Of `DQN.loss`."""
+    """Gradient of `DQN.loss`."""
     network = algorithm.values
-    following = open_logits(np, algorithm.target_values.output(batch.next_observations), batch.next_masks)
+    following = mask_logits(np, algorithm.target_values.output(batch.next_observations), batch.next_masks)
     target = batch.rewards + batch.discounts * np.amax(following, -1)
     values = network.forward(batch.observations)
     taken = batch.actions[:, None] == np.arange(values.shape[-1])
     chosen = (values * taken).sum(-1)
     errors = chosen - target
-    by_error = np.clip(errors, -1.0, 1.0)
-    network.backward(by_error[:, None] * taken / len(batch.rewards))
-    return {"loss": (by_error * (errors - 0.5 * by_error)).mean(), "mean_value": chosen.mean()}
+    grad_error = np.clip(errors, -1.0, 1.0)
+    network.backward(grad_error[:, None] * taken / len(batch.rewards))
+    return {"loss": (grad_error * (errors - 0.5 * grad_error)).mean(), "mean_value": chosen.mean()}

@@ -1,1 +1,1 @@
-"""Maths of learning: distributions, returns, normalisers, optimizers, and layers in numpy. Knows no environments."""
+"""Maths of learning: distributions, returns, normalisers, optimizers, layers in numpy. Independent of environments."""

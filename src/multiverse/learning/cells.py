@@ -1,8 +1,7 @@
-"""LSTM and GRU cells in numpy, forward and backward along chunks: the actor's and the critic's side by side.
+"""LSTM and GRU cells in numpy, forward and backward along chunks, for the actor and the critic at once.
 
-Rows lie as chunks are packed: the first rows of all chunks, then the second rows of those that have one, and so on. So
-a step along all chunks is one slice, no row is padding, and whatever does not wait for the step before (the products
-with the inputs, and those that give the gradients of the weights) is one product for all rows.
+Rows are packed (see `Packing`): a step along all chunks is one slice, and no row is padding. Products that do not
+depend on the previous step (with the inputs, and for the gradients of the weights) are one product over all rows.
 """
 
 from __future__ import annotations
@@ -19,76 +18,79 @@ HALF = np.float32(0.5)
 ONE = np.float32(1)
 
 
-class Owner(Protocol):
-    """Who has the parameters."""
+class ParameterAllocator(Protocol):
+    """Hands out the parameters of a flat array in order."""
 
-    def part(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """The next parameters of this shape, and their gradients."""
+    def allocate(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return the next parameters of this shape, and their gradients."""
 
 
-class Rooms:
-    """Arrays laid out once, for the most rows and a few more: a new one would cost as much as what is written to it."""
+class BufferPool:
+    """Buffers by name that are reused: allocating an array costs as much as filling it."""
 
     def __init__(self) -> None:
-        self._laid_out: dict[str, Array] = {}
+        self._buffers: dict[str, Array] = {}
 
-    def room(self, name: str, shape: tuple[int, ...]) -> Array:
-        wanted = math.prod(shape)
-        if name not in self._laid_out or len(self._laid_out[name]) < wanted:
-            self._laid_out[name] = np.empty(wanted + wanted // 8, np.float32)
-        return self._laid_out[name][:wanted].reshape(shape)
+    def get(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Return a buffer of this shape; its contents are undefined."""
+        size = math.prod(shape)
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = np.empty(size + size // 8, np.float32)
+        return self._buffers[name][:size].reshape(shape)
 
 
-class Weights:
-    """Of one cell, as torch has them: [gates × size, in], [gates × size, size] and two biases; and their gradients."""
+class CellWeights:
+    """Weights of one cell, laid out as in torch, and their gradients: [gates × size, in], [gates × size, size] and two
+    biases."""
 
-    def __init__(self, owner: Owner, gates: int, inward: int, size: int) -> None:
+    def __init__(self, allocator: ParameterAllocator, gates: int, inward: int, size: int) -> None:
         rows = gates * size
-        parts = [owner.part(shape) for shape in ((rows, inward), (rows, size), (rows,), (rows,))]
+        parts = [allocator.allocate(shape) for shape in ((rows, inward), (rows, size), (rows,), (rows,))]
         self.values, self.gradients = [value for value, _ in parts], [gradient for _, gradient in parts]
 
 
-class Cells:
-    """Several cells that see the same rows, each with a memory of its own.
+class RecurrentCells:
+    """Several cells with the same input, each with its own memory.
 
     σ(x) is (1 + tanh(x / 2)) / 2: one tanh for all gates. The half is in the weights, and exact there.
     """
 
     gates: int
-    parts: int  # of what is remembered
+    parts: int  # number of parts of the memory: hidden state and, for an LSTM, cell state
 
-    def __init__(self, weights: Sequence[Weights]) -> None:
+    def __init__(self, weights: Sequence[CellWeights]) -> None:
         self.weights, self.size = weights, weights[0].values[1].shape[1]
         self._half = np.full(self.gates * self.size, HALF)
         self._half[2 * self.size : 3 * self.size] = ONE  # the candidate, of both kinds
-        self._room = Rooms().room
+        self._buffer = BufferPool().get
 
     def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
-        """[rows, cells, size] hidden states after rows [rows, in]. `counts`: how many chunks have a first row, a second
-        one, …; `memory`: [chunks, cells, parts, size] before each. What `backward` needs is kept."""
+        """Return the hidden states [rows, cells, size] after rows [rows, in]. `counts`: number of chunks that have a
+        first row, a second row, …; `memory`: [chunks, cells, parts, size] before each chunk. Keeps what `backward`
+        needs."""
         raise NotImplementedError
 
-    def backward(self, by_hidden: Array) -> None:
-        """From the gradient by the hidden states, which is used up, to that of every weight. Nothing flows into what
-        was remembered before a chunk."""
+    def backward(self, grad_hidden: Array) -> None:
+        """Compute the gradient of every weight from that of the hidden states, which is overwritten. No gradient flows
+        into the memory before a chunk."""
         raise NotImplementedError
 
-    def by_input(self, cell: int) -> Array:
-        """[rows, in] after `backward`: the gradient by what this cell was given."""
-        return np.asarray(self._by_inward[:, cell] @ self.weights[cell].values[0])
+    def input_grad(self, cell: int) -> Array:
+        """Return the gradient [rows, in] by the input of this cell, after `backward`."""
+        return np.asarray(self._grad_inward[:, cell] @ self.weights[cell].values[0])
 
     def after(self, rows: Array) -> Array:
-        """[rows, cells, parts, size] what was remembered after some rows of the last `forward`."""
+        """Return the memory [rows, cells, parts, size] after these rows of the last `forward`."""
         raise NotImplementedError
 
-    # -- what both kinds do --------------------------------------------------------------------------------------
+    # -- common to both kinds --------------------------------------------------------------------------------------
     def _begin(self, x: Array, counts: Sequence[int], memory: Array) -> tuple[Array, Array]:
-        """(the gates of all rows [rows, cells, gates × size] as far as the inputs make them, the recurrent weights)."""
+        """Return (inputs' part of the gates of all rows [rows, cells, gates × size], recurrent weights)."""
         inward, self._recurrent, bias, recurrent_bias = (
             np.stack([cell.values[i] for cell in self.weights]) for i in range(4)
         )
         self._x, self._counts, self._first, half = x, counts, memory, self._half[:, None]
-        gates = self._room("gates", (len(x), *bias.shape))
+        gates = self._buffer("gates", (len(x), *bias.shape))
         np.matmul(x, (inward * half).transpose(0, 2, 1), out=gates.swapaxes(0, 1))
         gates += self._bias(bias, recurrent_bias) * self._half
         return gates, np.ascontiguousarray((self._recurrent * half).transpose(0, 2, 1))
@@ -97,29 +99,29 @@ class Cells:
         raise NotImplementedError
 
     def _before(self, states: Array, part: int) -> Array:
-        """[rows, cells, size] of states after each row: those before it."""
-        room, first = self._room(f"before {part}", states.shape), len(self._first)
-        room[:first] = self._first[:, :, part]
+        """Return the states [rows, cells, size] before each row, from those after each row."""
+        before, first = self._buffer(f"before {part}", states.shape), len(self._first)
+        before[:first] = self._first[:, :, part]
         counts = np.array(self._counts, np.int64)
-        earlier = np.arange(first, len(room)) - np.repeat(counts[:-1], counts[1:])
-        np.take(states, earlier, axis=0, out=room[first:], mode="clip")  # with another mode it is copied once more
-        return room
+        earlier = np.arange(first, len(before)) - np.repeat(counts[:-1], counts[1:])
+        np.take(states, earlier, axis=0, out=before[first:], mode="clip")  # other modes make another copy
+        return before
 
-    def _finish(self, by_inward: Array, by_recurrent: Array, hidden_before: Array) -> None:
-        """The gradients of all weights, from those by the gates."""
-        self._by_inward = by_inward
+    def _finish(self, grad_inward: Array, grad_recurrent: Array, hidden_before: Array) -> None:
+        """Compute the gradients of all weights from those of the gates."""
+        self._grad_inward = grad_inward
         ones = np.ones(len(self._x), np.float32)
         for i, cell in enumerate(self.weights):
-            np.matmul(by_inward[:, i].T, self._x, out=cell.gradients[0])
-            np.matmul(by_recurrent[:, i].T, hidden_before[:, i], out=cell.gradients[1])
-            np.matmul(ones, by_inward[:, i], out=cell.gradients[2])
-            np.matmul(ones, by_recurrent[:, i], out=cell.gradients[3])
+            np.matmul(grad_inward[:, i].T, self._x, out=cell.gradients[0])
+            np.matmul(grad_recurrent[:, i].T, hidden_before[:, i], out=cell.gradients[1])
+            np.matmul(ones, grad_inward[:, i], out=cell.gradients[2])
+            np.matmul(ones, grad_recurrent[:, i], out=cell.gradients[3])
 
     def _gate(self, gates: Array, number: int) -> Array:
         return gates[..., number * self.size : (number + 1) * self.size]
 
 
-class LSTM(Cells):
+class LSTM(RecurrentCells):
     """Hochreiter and Schmidhuber 1997, with a forget gate. Gates: input, forget, candidate, output."""
 
     gates, parts = 4, 2
@@ -130,15 +132,15 @@ class LSTM(Cells):
     def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
         gates, recurrent = self._begin(x, counts, memory)
         shape, size, at = (*gates.shape[:2], self.size), self.size, 0
-        hidden, cells, candidates, squashed = (self._room(n, shape) for n in ("hidden", "cells", "new", "squashed"))
-        room = self._room("from memory", (len(memory), *gates.shape[1:]))
+        hidden, cells, candidates, squashed = (self._buffer(n, shape) for n in ("hidden", "cells", "new", "squashed"))
+        buffer = self._buffer("from memory", (len(memory), *gates.shape[1:]))
         h, c = memory[:, :, 0], memory[:, :, 1]
         for count in counts:
             rows, at = slice(at, at + count), at + count
             now, new, cell = gates[rows], candidates[rows], cells[rows]
-            known = room[:count]
-            np.matmul(h[:count].swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
-            now += known
+            from_memory = buffer[:count]
+            np.matmul(h[:count].swapaxes(0, 1), recurrent, out=from_memory.swapaxes(0, 1))
+            now += from_memory
             np.tanh(now, out=now)
             new[...] = now[..., 2 * size : 3 * size]
             now *= HALF
@@ -153,63 +155,63 @@ class LSTM(Cells):
         _, hidden, cells, _, _ = self._kept
         return np.stack([hidden[rows], cells[rows]], axis=2)
 
-    def backward(self, by_hidden: Array) -> None:
+    def backward(self, grad_hidden: Array) -> None:
         gates, hidden, cells, g, squashed = self._kept
         i, f, o = (self._gate(gates, number) for number in (0, 1, 3))
-        # What each gate's gradient is to that of the cell (input, forget, candidate) or of the hidden state (output).
-        by_gates = self._room("by gates", gates.shape)
-        np.subtract(ONE, gates, out=by_gates)
-        by_gates *= gates
-        by_i, by_f, by_g, by_o = (self._gate(by_gates, number) for number in range(4))
-        by_i *= g
-        by_f *= self._before(cells, 1)
-        np.multiply(g, g, out=by_g)
-        np.subtract(ONE, by_g, out=by_g)
-        by_g *= i
-        by_o *= squashed
-        by_cells = self._room("by cells", squashed.shape)
-        np.multiply(squashed, squashed, out=by_cells)
-        np.subtract(ONE, by_cells, out=by_cells)
-        by_cells *= o
-        into_cell = by_gates.reshape(*gates.shape[:2], 4, self.size)[:, :, :3]
-        at, later, by_h, by_c = len(self._x), 0, by_hidden[:0], by_hidden[:0]
+        # Derivatives of the cell state (by input, forget, candidate) and of the hidden state (by output) by each gate.
+        grad_gates = self._buffer("by gates", gates.shape)
+        np.subtract(ONE, gates, out=grad_gates)
+        grad_gates *= gates
+        grad_i, grad_f, grad_g, grad_o = (self._gate(grad_gates, number) for number in range(4))
+        grad_i *= g
+        grad_f *= self._before(cells, 1)
+        np.multiply(g, g, out=grad_g)
+        np.subtract(ONE, grad_g, out=grad_g)
+        grad_g *= i
+        grad_o *= squashed
+        grad_cells = self._buffer("by cells", squashed.shape)
+        np.multiply(squashed, squashed, out=grad_cells)
+        np.subtract(ONE, grad_cells, out=grad_cells)
+        grad_cells *= o
+        into_cell = grad_gates.reshape(*gates.shape[:2], 4, self.size)[:, :, :3]
+        at, later, grad_h, grad_c = len(self._x), 0, grad_hidden[:0], grad_hidden[:0]
         for count in reversed(self._counts):
             rows, at = slice(at - count, at), at - count
-            now, cell, into, out = by_hidden[rows], by_cells[rows], into_cell[rows], by_o[rows]
-            now[:later] += by_h
+            now, cell, into, out = grad_hidden[rows], grad_cells[rows], into_cell[rows], grad_o[rows]
+            now[:later] += grad_h
             cell *= now
-            cell[:later] += by_c
+            cell[:later] += grad_c
             into *= cell[:, :, None]
             out *= now
             if at:
-                by_c, later = cell * f[rows], count
-                by_h = np.matmul(by_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1)
-        self._finish(by_gates, by_gates, self._before(hidden, 0))
+                grad_c, later = cell * f[rows], count
+                grad_h = np.matmul(grad_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1)
+        self._finish(grad_gates, grad_gates, self._before(hidden, 0))
 
 
-class GRU(Cells):
-    """Cho et al. 2014, as torch has it. Gates: reset, update, candidate."""
+class GRU(RecurrentCells):
+    """Cho et al. 2014, in torch's variant. Gates: reset, update, candidate."""
 
     gates, parts = 3, 1
 
     def _bias(self, bias: Array, recurrent_bias: Array) -> Array:
-        """Of the candidate, the reset gate multiplies what comes from the memory, its bias included."""
-        self._of_memory, both = recurrent_bias[:, 2 * self.size :], slice(0, 2 * self.size)
+        """The reset gate multiplies the memory's part of the candidate, including its bias."""
+        self._memory_bias, both = recurrent_bias[:, 2 * self.size :], slice(0, 2 * self.size)
         bias[:, both] += recurrent_bias[:, both]
         return bias
 
     def forward(self, x: Array, counts: Sequence[int], memory: Array) -> Array:
         gates, recurrent = self._begin(x, counts, memory)
         shape, size, at = (*gates.shape[:2], self.size), self.size, 0
-        hidden, candidates, of_memory = (self._room(name, shape) for name in ("hidden", "new", "of memory"))
-        room, h = self._room("from memory", (len(memory), *gates.shape[1:])), memory[:, :, 0]
+        hidden, candidates, of_memory = (self._buffer(name, shape) for name in ("hidden", "new", "of memory"))
+        buffer, h = self._buffer("from memory", (len(memory), *gates.shape[1:])), memory[:, :, 0]
         for count in counts:
             rows, at = slice(at, at + count), at + count
-            now, new, h, known = gates[rows], candidates[rows], h[:count], room[:count]
-            np.matmul(h.swapaxes(0, 1), recurrent, out=known.swapaxes(0, 1))
-            np.add(known[..., 2 * size :], self._of_memory, out=of_memory[rows])
+            now, new, h, from_memory = gates[rows], candidates[rows], h[:count], buffer[:count]
+            np.matmul(h.swapaxes(0, 1), recurrent, out=from_memory.swapaxes(0, 1))
+            np.add(from_memory[..., 2 * size :], self._memory_bias, out=of_memory[rows])
             new[...] = now[..., 2 * size :]
-            now += known
+            now += from_memory
             np.tanh(now, out=now)
             now *= HALF
             now += HALF
@@ -224,34 +226,34 @@ class GRU(Cells):
     def after(self, rows: Array) -> Array:
         return np.asarray(self._kept[1][rows][:, :, None])
 
-    def backward(self, by_hidden: Array) -> None:
+    def backward(self, grad_hidden: Array) -> None:
         gates, hidden, n, of_memory = self._kept
         r, z, before = self._gate(gates, 0), self._gate(gates, 1), self._before(hidden, 0)
-        # What each gate's gradient is to that of the hidden state; of the candidate, by what comes from the memory.
-        by_gates, by_new = self._room("by gates", gates.shape), self._room("by new", n.shape)
-        np.subtract(ONE, gates, out=by_gates)
-        np.multiply(n, n, out=by_new)
-        np.subtract(ONE, by_new, out=by_new)
-        by_new *= self._gate(by_gates, 1)
-        by_gates *= gates
-        by_r, by_z, by_n = (self._gate(by_gates, number) for number in range(3))
-        by_r *= by_new
-        by_r *= of_memory
-        by_z *= before - n
-        np.multiply(by_new, r, out=by_n)
-        every, at, later, by_h = by_gates.reshape(*gates.shape[:2], 3, self.size), len(self._x), 0, by_hidden[:0]
+        # Derivatives of the hidden state by each gate; of the candidate, by the memory's part of it.
+        grad_gates, grad_new = self._buffer("by gates", gates.shape), self._buffer("by new", n.shape)
+        np.subtract(ONE, gates, out=grad_gates)
+        np.multiply(n, n, out=grad_new)
+        np.subtract(ONE, grad_new, out=grad_new)
+        grad_new *= self._gate(grad_gates, 1)
+        grad_gates *= gates
+        grad_r, grad_z, grad_n = (self._gate(grad_gates, number) for number in range(3))
+        grad_r *= grad_new
+        grad_r *= of_memory
+        grad_z *= before - n
+        np.multiply(grad_new, r, out=grad_n)
+        every, at, later, grad_h = grad_gates.reshape(*gates.shape[:2], 3, self.size), len(self._x), 0, grad_hidden[:0]
         for count in reversed(self._counts):
             rows, at = slice(at - count, at), at - count
-            now, into = by_hidden[rows], every[rows]
-            now[:later] += by_h
+            now, into = grad_hidden[rows], every[rows]
+            now[:later] += grad_h
             into *= now[:, :, None]
             if at:
-                by_h, later = np.matmul(by_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1), count
-                by_h += now * z[rows]
-        by_inward = self._room("by inward", gates.shape)
-        by_inward[...] = by_gates
-        np.multiply(by_new, by_hidden, out=self._gate(by_inward, 2))
-        self._finish(by_inward, by_gates, before)
+                grad_h, later = np.matmul(grad_gates[rows].swapaxes(0, 1), self._recurrent).swapaxes(0, 1), count
+                grad_h += now * z[rows]
+        grad_inward = self._buffer("by inward", gates.shape)
+        grad_inward[...] = grad_gates
+        np.multiply(grad_new, grad_hidden, out=self._gate(grad_inward, 2))
+        self._finish(grad_inward, grad_gates, before)
 
 
-CELLS: dict[str, type[Cells]] = {"lstm": LSTM, "gru": GRU}
+CELLS: dict[str, type[RecurrentCells]] = {"lstm": LSTM, "gru": GRU}

@@ -1,7 +1,7 @@
-"""First weights of networks, drawn by numpy: the same seed gives the same ones in numpy and in torch.
+"""Initial weights of networks, drawn by numpy: the same seed gives the same weights in numpy and in torch.
 
-Shapes and order are those of torch's layers. What exists in torch alone (convolutions over images, attention, networks
-of the user) is not drawn here.
+Shapes and order are those of torch's layers. Modules that exist in torch only (convolutions over images, attention,
+networks of the user) are not initialised here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from threadpoolctl import threadpool_limits
 
 from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
-from multiverse.learning.loss import Shape, time_scales
+from multiverse.learning.network_spec import NetworkSpec, initial_gate_bias
 
-_ONE_AT_A_TIME = threading.Lock()  # the number of BLAS threads is the process's, and is put back afterwards
+_BLAS_LOCK = threading.Lock()  # the number of BLAS threads is a setting of the process
 
 
 def dense_weights(
@@ -31,8 +31,8 @@ def dense_weights(
 ) -> Iterator[tuple[Array, Array]]:
     """Yield (weights [copies, out, in], biases [copies, out]) of each layer.
 
-    `ortho_init`: weights are orthogonal and biases zero; else both are uniform, as torch begins. The last layer's gain
-    is small for a policy, so that at first all actions are about as likely, and 1 for a value. `convolution`: the first
+    `ortho_init`: weights are orthogonal and biases zero; else both are uniform, as torch's defaults. `last_gain` is
+    small for a policy, so that initially all actions are about as likely, and 1 for a value. `convolution`: the first
     layer, whose filters are orthogonal in either case.
     """
     last = len(widths) - 2
@@ -50,14 +50,14 @@ def dense_weights(
         yield weights, np.zeros((copies, outward), np.float32)
 
 
-def cell_weights(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """Return the weights and biases of a recurrent cell, which have these `sizes`: orthogonal, with biases for its time
-    scales (`ortho_init`), or uniform, as torch begins."""
-    limit = 1 / np.sqrt(shape.memory_size)
-    if not shape.ortho_init:
+def cell_weights(rng: np.random.Generator, spec: NetworkSpec, sizes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return the weights and biases of a recurrent cell, of these `sizes`: orthogonal, with biases for its time scales
+    (`ortho_init`), or uniform, as torch's defaults."""
+    limit = 1 / np.sqrt(spec.memory_size)
+    if not spec.ortho_init:
         return [rng.uniform(-limit, limit, size) for size in sizes]
     values = [orthogonal(rng, (size[0], size[1])) if len(size) == 2 else np.zeros(size) for size in sizes]
-    gate, bias = time_scales(shape, rng.random(shape.memory_size))
+    gate, bias = initial_gate_bias(spec, rng.random(spec.memory_size))
     values[2][gate] = bias
     return values
 
@@ -65,11 +65,11 @@ def cell_weights(rng: np.random.Generator, shape: Shape, sizes: Sequence[tuple[i
 def orthogonal(rng: np.random.Generator, size: tuple[int, int]) -> Array:
     """Return a random matrix whose rows, or columns where those are fewer, are orthonormal (Saxe et al. 2013)."""
     rows, columns = size
-    drawn = rng.standard_normal((max(size), min(size)))
-    if min(size) <= 64:  # for which BLAS takes one thread anyway
-        q, r = np.linalg.qr(drawn)
-    else:  # several threads that share cores with other programs would take up to a hundred times as long
-        with _ONE_AT_A_TIME, threadpool_limits(1, "blas"):
-            q, r = np.linalg.qr(drawn)
+    normal = rng.standard_normal((max(size), min(size)))
+    if min(size) <= 64:  # BLAS uses one thread
+        q, r = np.linalg.qr(normal)
+    else:  # several threads on cores that other programs use too would take up to a hundred times as long
+        with _BLAS_LOCK, threadpool_limits(1, "blas"):
+            q, r = np.linalg.qr(normal)
     q = q * np.sign(np.diag(r))
     return np.asarray(q if rows >= columns else q.T)

@@ -14,31 +14,31 @@ TINY = 1e-8
 
 
 class RunningMeanStd:
-    """Mean and variance of everything seen so far, in double precision."""
+    """Mean and variance of all rows so far, in double precision."""
 
     def __init__(self, size: int) -> None:
         self.mean, self.variance, self.count = np.zeros(size), np.ones(size), 0.0
 
     def update(self, rows: Array) -> None:
-        """[rows, size] more."""
+        """Include these rows [rows, size]."""
         if not len(rows):
             return
         if not np.isfinite(rows).all():  # guard: statistics-stay-finite
             raise TrainingDiverged(
                 "an observation or a reward to be normalized is not finite, and the statistics would never be finite "
-                "again; look at what the env returns, or train with on_bad_value='raise', which names the env"
+                "again: check what the env returns, or train with on_bad_value='raise', which names the env"
             )
         mean, count = rows.mean(axis=0, dtype=np.float64), len(rows)
         errors = rows - mean
         variance = np.square(errors, out=errors).mean(axis=0)
         total = self.count + count
-        apart = mean - self.mean
-        squares = self.variance * self.count + variance * count + apart**2 * (self.count * count / total)
-        self.mean = self.mean + apart * (count / total)
+        difference = mean - self.mean
+        squares = self.variance * self.count + variance * count + difference**2 * (self.count * count / total)
+        self.mean = self.mean + difference * (count / total)
         self.variance, self.count = squares / total, total
 
     def shift_and_scale(self) -> tuple[Array, Array]:
-        """x ↦ (x - shift) · scale is normalised; float32. Before anything was seen it changes nothing."""
+        """Return (shift, scale) in float32: (x - shift) · scale is normalised. Before the first update this is x."""
         return self.mean.astype(np.float32), (1.0 / np.sqrt(self.variance + TINY)).astype(np.float32)
 
     def state(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class RewardNormalizer:
         self._moments, self._gamma, self._clip = RunningMeanStd(1), gamma, clip
         self._returns = np.zeros(slots)
 
-    def scaled(
+    def normalize(
         self,
         rewards: Array,
         ended: Array,
@@ -65,33 +65,36 @@ class RewardNormalizer:
         over: Array | None = None,
         parts: Sequence[range] = (),
     ) -> Array:
-        """[T, S] the rollout's rewards, scaled by what is known with it; rows in which a slot does not act are no step
-        of its. `over`: where its episodes ended, also while it waited. `parts`: whose rewards these are, side by side,
-        where they are not those of all slots; a part may come again, and is later then."""
-        seen, at = rewards.astype(np.float64), 0
+        """Return the rewards [T, S] of a rollout, scaled with statistics that include them. Rows in which a slot does
+        not act are skipped. `over`: where episodes ended, also while the slot waited. `parts`: slots of the columns, if
+        these are not all slots in order; a part that comes again is later in time."""
+        returns, start = rewards.astype(np.float64), 0
         for slots in parts or [range(len(self._returns))]:
-            here, mine = slice(slots.start, slots.stop), slice(at, at + len(slots))
-            turns = None if acting is None else (acting[:, mine], (ended if over is None else over)[:, mine])
-            self._returns[here] = self._discounted(seen[:, mine], ended[:, mine], self._returns[here], turns)
-            at = mine.stop
-        self._moments.update(seen[valid].reshape(-1, 1))
+            of_slots, columns = slice(slots.start, slots.stop), slice(start, start + len(slots))
+            turns = None if acting is None else (acting[:, columns], (ended if over is None else over)[:, columns])
+            self._returns[of_slots] = self._discount(
+                returns[:, columns], ended[:, columns], self._returns[of_slots], turns
+            )
+            start = columns.stop
+        self._moments.update(returns[valid].reshape(-1, 1))
         _, scale = self._moments.shift_and_scale()
         return np.asarray(np.clip(rewards * scale, -self._clip, self._clip), np.float32)
 
-    def _discounted(self, seen: Array, ended: Array, returns: Array, turns: tuple[Array, Array] | None) -> Array:
-        """Make returns of rewards [T, S], in place, after what they were before; returns what goes on from there."""
+    def _discount(self, rewards: Array, ended: Array, returns: Array, turns: tuple[Array, Array] | None) -> Array:
+        """Replace rewards [T, S] by discounted returns, in place, which continue `returns` [S]; return the returns that
+        the next rollout continues. `turns`: (acting, over), [T, S] each."""
         if turns is None:
-            for row, end, any_end in zip(seen, ended, np.asarray(ended.any(axis=1))):
+            for row, end, any_end in zip(rewards, ended, np.asarray(ended.any(axis=1))):
                 row += returns * self._gamma
                 returns = np.where(end, 0.0, row) if any_end else row
         else:
-            for row, end, acts, gone in zip(seen, ended, *turns):
+            for row, end, acts, gone in zip(rewards, ended, *turns):
                 row += returns * self._gamma
                 returns = np.where(acts, np.where(end, 0.0, row), np.where(gone, 0.0, returns))
         return returns
 
     def set_slots(self, slots: int) -> None:
-        """So many from here on, all at the beginning of an episode."""
+        """Change the number of slots; all of them are at the beginning of an episode."""
         self._returns = np.zeros(slots)
 
     def state(self) -> dict[str, Any]:
@@ -102,9 +105,9 @@ class RewardNormalizer:
         self._returns = like(state["returns"], self._returns)
 
 
-def like(saved: Any, here: Array) -> Array:
-    """A saved array that is to take the place of this one; ValueError if it cannot."""
-    found = np.array(saved, here.dtype)
-    if found.shape != here.shape:
-        raise ValueError(f"shape {found.shape} instead of {here.shape}")
-    return found
+def like(saved: Any, current: Array) -> Array:
+    """Return a saved array in the dtype of the current one; ValueError if its shape differs."""
+    array = np.array(saved, current.dtype)
+    if array.shape != current.shape:
+        raise ValueError(f"shape {array.shape} instead of {current.shape}")
+    return array

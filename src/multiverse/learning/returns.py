@@ -1,103 +1,117 @@
-"""Advantages and returns of a rollout, slot by slot."""
+"""Advantages and returns of a rollout, computed for each slot."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 import numpy as np
 
 from multiverse.core.views import Array
 
 
-def generalized_advantages(
-    rewards: Array,
-    values: Array,
-    next_values: Array,
-    ended: Array,
-    valid: Array,
-    gamma: float,
-    gae_lambda: float,
-    acting: Array | None = None,
-    log_ratios: Array | None = None,
-) -> tuple[Array, Array]:
-    """(advantages, returns), [T, S] each: A_t = δ_t + γλ ρ_{t+1} A_{t+1}, and R_t = V_t + ρ_t A_t.
+@dataclass(frozen=True)
+class ValueEstimates:
+    """Values of all observations of a rollout."""
 
-    `next_values[t]` is the value of what step t led to: of the next row inside an episode; of the final observation
-    where it was cut short; 0 where it came to its end; of what the slot saw after the rollout in the last row. So
-    nothing flows over an episode's end, and nothing from one slot to another. A row that is not valid ends what was
-    before it (which has led to what that row saw) and has no advantage of its own. Rows in which a slot did not act
-    (`acting`, as `over_turns` leaves them) are none of its own, and passed over.
+    values: Array  # [T, S] of the rows
+    last: Array  # [S] of the observations after the last row
+    final_steps: Array  # [ends] row of each episode that ended
+    final_slots: Array  # [ends] slot of each
+    final: Array  # [ends] values of their final observations
 
-    `log_ratios`: of what another policy did, the log of the probability that this one would have done it over that
-    policy's; ρ is that ratio, at most 1. That is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1, where R_t is its v_t
-    and ρ_t A_t the weight of its policy gradient. Without them ρ = 1: generalized advantages.
+
+@dataclass(frozen=True)
+class Transitions:
+    """Rows of a rollout, [T, S] each.
+
+    `next_values` are the values of what each step led to: of the next row inside an episode; of the final observation
+    where it was truncated; 0 where it terminated; of the observation after the rollout in the last row.
     """
-    deltas = rewards + np.float32(gamma) * next_values - values
-    deltas[~valid] = 0.0
-    carry_on = np.float32(gamma * gae_lambda) * ~(ended | ~valid)
+
+    rewards: Array
+    values: Array
+    next_values: Array
+    ended: Array  # bool: no advantage flows back over this row's end
+    valid: Array  # bool: the row was not lost
+    acting: Array | None = None  # bool: the slot acted in this row, as in `merge_turns`; None: in every row
+
+
+def generalized_advantages(
+    rows: Transitions, *, gamma: float, gae_lambda: float, log_ratios: Array | None = None
+) -> tuple[Array, Array]:
+    """Return (advantages, returns), [T, S] each: A_t = δ_t + γλ ρ_{t+1} A_{t+1}, and R_t = V_t + ρ_t A_t.
+
+    Nothing flows over the end of an episode, or from one slot to another. An invalid row ends the rows before it, which
+    have led to its observation, and has no advantage. Rows in which a slot did not act are skipped.
+
+    `log_ratios`: for actions of another policy, the logarithm of this policy's probability over that policy's; ρ is
+    that ratio, at most 1. This is V-trace (Espeholt et al. 2018) with ρ̄ = c̄ = 1, where R_t is its v_t and ρ_t A_t the
+    weight of its policy gradient. None: ρ = 1, generalized advantage estimation (Schulman et al. 2016).
+    """
+    deltas = rows.rewards + np.float32(gamma) * rows.next_values - rows.values
+    deltas[~rows.valid] = 0.0
+    decay = np.float32(gamma * gae_lambda) * ~(rows.ended | ~rows.valid)
     weights = None if log_ratios is None else np.exp(np.minimum(log_ratios, np.float32(0)))
-    if acting is not None:
-        carry_on[~acting] = 1.0  # deltas are 0 there
+    if rows.acting is not None:
+        decay[~rows.acting] = 1.0  # deltas are 0 there
         if weights is not None:
-            weights[~acting] = 1.0
+            weights[~rows.acting] = 1.0
     advantages = np.empty_like(deltas)
     later = np.zeros_like(deltas[0])
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is noticed where its gradient is
-        each = itertools.repeat(None) if weights is None else weights[::-1]
-        for row, delta, carry, weight in zip(advantages[::-1], deltas[::-1], carry_on[::-1], each):
-            np.multiply(carry, later, out=row)
+    with np.errstate(over="ignore", invalid="ignore"):  # the optimizer checks whether gradients are finite
+        row_weights = itertools.repeat(None) if weights is None else weights[::-1]
+        for row, delta, factor, weight in zip(advantages[::-1], deltas[::-1], decay[::-1], row_weights):
+            np.multiply(factor, later, out=row)
             row += delta
             later = row if weight is None else weight * row  # guard: stale-rows-are-corrected
-    return advantages, (advantages if weights is None else weights * advantages) + values
+    return advantages, (advantages if weights is None else weights * advantages) + rows.values
 
 
-def over_turns(
-    rewards: Array,
-    terminated: Array,
-    truncated: Array,
-    acting: Array,
-    acting_next: Array,
-    values: Array,
-    last_values: Array,
-    finals: tuple[Array, Array, Array],
+def merge_turns(
+    rewards: Array, terminated: Array, truncated: Array, acting: Array, acting_next: Array, estimates: ValueEstimates
 ) -> tuple[Array, Array, Array, Array]:
-    """(rewards, next values, ended, whether it is known what the row led to), [T, S] each, of rows in which slots act.
+    """Return (rewards, next values, ended, known), [T, S] each, for slots that do not act in every row.
 
-    Where slots act in turn, or come and go, what a slot earns between two of its actions is for the first of them, and
-    so is its end; that row has led to its next acting one. What comes before a slot's first action belongs to none, and
-    an action whose outcome the rollout does not show is not known.
+    Where agents act in turn, or come and go, the rewards between two actions of a slot belong to the first of them, as
+    does an episode's end; that action has led to the slot's next action. Rewards before a slot's first action belong to
+    none. `known` is False for actions whose outcome lies after the rollout.
     """
-    moved, following = np.zeros_like(rewards), np.zeros_like(values)
+    values = estimates.values
+    merged, following = np.zeros_like(rewards), np.zeros_like(values)
     ended, known = np.zeros(acting.shape, np.bool_), np.zeros(acting.shape, np.bool_)
     final_values = np.zeros_like(values)
-    steps, slots, found = finals
-    final_values[steps, slots] = found
-    # What the slot's next acting row, or its end, has for the action before it.
-    earned, value = np.zeros_like(rewards[0]), np.where(acting_next, last_values, 0).astype(values.dtype)
-    over, told = np.zeros_like(acting_next), np.array(acting_next)
+    final_values[estimates.final_steps, estimates.final_slots] = estimates.final
+    # Reward, value, end and outcome that the rows seen so far, from the last one back, give to the action before them.
+    reward, value = np.zeros_like(rewards[0]), np.where(acting_next, estimates.last, 0).astype(values.dtype)
+    end, has_outcome = np.zeros_like(acting_next), np.array(acting_next)
     for t in range(len(rewards) - 1, -1, -1):
         ends = terminated[t] | truncated[t]
         if ends.any():
-            earned[ends], over[ends], told[ends] = 0.0, True, True
+            reward[ends], end[ends], has_outcome[ends] = 0.0, True, True
             value[ends] = np.where(terminated[t], 0, final_values[t])[ends]
-        earned += rewards[t]
+        reward += rewards[t]
         acts = acting[t]
-        moved[t, acts], following[t, acts], ended[t, acts], known[t, acts] = (
-            one[acts] for one in (earned, value, over, told)
+        merged[t, acts], following[t, acts], ended[t, acts], known[t, acts] = (
+            column[acts] for column in (reward, value, end, has_outcome)
         )
-        earned[acts], value[acts], over[acts], told[acts] = 0.0, values[t, acts], False, True
-    return moved, following, ended, known
+        reward[acts], value[acts], end[acts], has_outcome[acts] = 0.0, values[t, acts], False, True
+    return merged, following, ended, known
 
 
-def next_values(
-    values: Array, last_values: Array, terminated: Array, truncated: Array, finals: tuple[Array, Array, Array]
-) -> Array:
-    """[T, S] the value of what each step led to; `finals`: steps, slots and values of the final observations."""
-    following = np.empty_like(values)
-    following[:-1], following[-1] = values[1:], last_values
+def next_values(estimates: ValueEstimates, terminated: Array, truncated: Array) -> Array:
+    """Return the values [T, S] of what each step led to."""
+    following = np.empty_like(estimates.values)
+    following[:-1], following[-1] = estimates.values[1:], estimates.last
     following[terminated | truncated] = 0.0
-    steps, slots, final_values = finals
-    if len(steps):
-        following[steps, slots] = final_values
+    if len(estimates.final_steps):
+        following[estimates.final_steps, estimates.final_slots] = estimates.final
     following[terminated] = 0.0
     return following
+
+
+def explained_variance(values: Array, returns: Array) -> float:
+    """Return 1 - Var(R - V) / Var(R): 1 if the values are the returns, 0 if they are no better than their mean."""
+    with np.errstate(invalid="ignore"):
+        variance = float(returns.var())
+    return 1.0 - float((returns - values).var()) / variance if variance > 0 else float("nan")

@@ -1,4 +1,4 @@
-"""Torch, where it is needed, and how many threads it computes in. Small networks learn without it."""
+"""Import of torch where it is needed, and its number of threads. Small networks learn without torch."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from multiverse.core.errors import PreflightError, in_a_line
 
 
 def torch_for(what: str) -> Any:
-    """The module; refused in one sentence where it is not installed, or does not load."""
+    """Return torch; raise if it is not installed or cannot be imported. `what`: the feature that needs it."""
     try:
         import torch
     except ModuleNotFoundError as error:
         raise PreflightError(f"{what} needs torch, not installed here: pip install 'multiverse[train]'") from error
-    except Exception as error:  # where there is no /dev, say
+    except Exception as error:  # for example without /dev
         raise PreflightError(f"{what} needs torch, which does not load here: {in_a_line(error)}") from error
     return torch
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """The program's own setting comes back afterwards."""
+    """Set the number of torch's threads, and restore it afterwards."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield

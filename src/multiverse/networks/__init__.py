@@ -1,4 +1,4 @@
-"""Networks in torch: what algorithms learn with by autograd. Imports no algorithm and no environment.
+"""Networks in torch, which algorithms train by autograd. Imports no algorithm and no environment.
 
 Public, for `network=` and as parts of networks of your own: `MLP`, `NatureCNN` and `SmallCNN` compute features of
 observations; `TeamAttention(size, num_heads)` is self-attention over the agents, or other entities, of [rows, agents,
@@ -31,7 +31,7 @@ SUMMARIES = {
     "nature_cnn": "three convolutions over one image of at least 36 × 36 (features_dim)",
     "small_cnn": "two convolutions over one board, grid or small image of any size (features_dim)",
 }
-"""One line about each, with its arguments in brackets."""
+"""One line about each network, with its arguments in brackets."""
 
 
 def __getattr__(name: str) -> Any:
@@ -47,8 +47,8 @@ def __dir__() -> list[str]:
 def network_class(name: str) -> Callable[..., Any]:
     """Return the class (or function) of the network with this name or `module:Class`."""
     if name in NETWORKS:
-        found: Any = __getattr__(NETWORKS[name])
-        return found  # type: ignore[no-any-return]
+        built_in: Any = __getattr__(NETWORKS[name])
+        return built_in  # type: ignore[no-any-return]
     module, _, attribute = name.rpartition(":")
     if not (module and attribute):
         near = with_a_colon(name) or next(iter(nearest(name, NETWORKS)), "")
@@ -58,28 +58,28 @@ def network_class(name: str) -> Callable[..., Any]:
             f"{meant}"
         )
     try:
-        found = getattr(module_named(module), attribute)
+        network = getattr(module_named(module), attribute)
     except InvalidRequest as error:
         raise InvalidRequest(f"network={name!r}: {error}") from error
-    except Exception as error:  # whatever the user's module does
+    except Exception as error:  # raised by the user's module
         raise InvalidRequest(f"network={name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    return checked_network(found, name)
+    return checked_network(network, name)
 
 
 def checked_network(network: Any, name: str = "") -> Callable[..., Any]:
-    """The same class or function; refused if it cannot make a network."""
+    """Return the same class or function; refuse what cannot make a network."""
     if not callable(network) or (hasattr(network, "state_dict") and not isinstance(network, type)):
-        found = f"{name} is " * bool(name) + f"an instance of {type(network).__name__}"
+        kind = f"{name} is " * bool(name) + f"an instance of {type(network).__name__}"
         raise InvalidRequest(
-            f"network: {found}: expected a class, or a function (observation_space, **network_kwargs) that returns a "
+            f"network: {kind}: expected a class, or a function (observation_space, **network_kwargs) that returns a "
             "torch module"
         )
     return network  # type: ignore[no-any-return]
 
 
 def network_name(network: Any) -> str:
-    """The name that a config holds for a class or function: that of a built-in network, `module:Class` of one that can
-    be imported again, else the bare name in angle brackets."""
+    """Return the name of a class or function for a config: that of a built-in network, `module:Class` if it can be
+    imported again, else the bare name in angle brackets."""
     if isinstance(network, functools.partial):
         return f"<{network_name(network.func).rpartition(':')[2].strip('<>')}>"
     module, name = getattr(network, "__module__", ""), getattr(network, "__qualname__", type(network).__name__)

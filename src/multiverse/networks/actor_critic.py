@@ -1,7 +1,7 @@
-"""A policy and a value network with one optimizer, in torch: what PPO and A2C learn with.
+"""A policy and a value network with one optimizer, in torch, for PPO and A2C.
 
-It knows no algorithm: a loss is a function of the outputs of the networks, which autograd differentiates. Nothing here
-waits for a GPU, or copies to one, while an update goes over its minibatches.
+It is independent of the algorithm: a loss is a function of the outputs of the networks, which autograd differentiates.
+Nothing here waits for a GPU, or copies to one, during the minibatches of an update.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from torch import Tensor, nn
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.learning.chunks import Along
+from multiverse.learning.batches import TEAM, Packing, RolloutBatch
 from multiverse.learning.distributions import distribution_for
-from multiverse.learning.loss import TEAM, LossOf, Outputs, RolloutBatch, Shape, as_numpy
+from multiverse.learning.loss import LossFunction, Outputs, as_numpy
+from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.optimizers import Optimizer
 from multiverse.networks.modules import (
     Network,
     backward,
-    begin_cell,
-    begin_dense,
-    first_weights,
-    in_one_tensor,
+    initial_weights,
+    initialize_cell,
+    initialize_dense,
     layers_of,
+    share_storage,
     trained,
 )
 
 PIECE_ROWS = 2048
-"""Of a whole rollout, so many rows go through the networks at once: memory stays bounded for images too."""
+"""Number of rows of a rollout that go through the networks at once, which bounds the memory for images."""
 
 
 class ActorCritic:
-    """A network for the policy and one for the value, all parameters in one tensor."""
+    """A policy network and a value network, with all parameters in one tensor."""
 
     xp = torch
 
     def __init__(
         self,
-        shape: Shape,
+        spec: NetworkSpec,
         optimizer: type[Optimizer],
         seed: int,
         device: str,
@@ -53,43 +54,43 @@ class ActorCritic:
     ) -> None:
         """`auxiliary`: further parameters that are trained with the loss. `values_from`: outputs of the value network
         [rows, critic_outputs] → values [rows]."""
-        self.device, self.distribution = torch.device(device), distribution_for(shape)
+        self.device, self.distribution = torch.device(device), distribution_for(spec)
         self._values_from = values_from
-        with first_weights(seed):
-            self.actor = Network(replace(shape, critic_members=1), self.distribution.outputs)
-            shared = self.actor.extract if shape.share_features else None
-            memory = shape.memory if shape.critic_remembers else None
-            judged = replace(shape, size=shape.judged, memory=memory)
-            self.critic = Network(judged, critic_outputs, shared)
+        with initial_weights(seed):
+            self.actor = Network(replace(spec, critic_members=1), self.distribution.outputs)
+            shared = self.actor.extract if spec.share_features else None
+            memory = spec.memory if spec.recurrent_critic else None
+            critic_spec = replace(spec, size=spec.critic_inputs, memory=memory)
+            self.critic = Network(critic_spec, critic_outputs, shared)
         rng = np.random.default_rng((seed, 3))
         for network in (self.actor, self.critic):
             if network.cell is not None:
-                begin_cell(rng, network.cell, shape)
+                initialize_cell(rng, network.cell, spec)
         for network, last_gain in ((self.actor, 0.01), (self.critic, 1.0)):
-            begin_dense(rng, [network.dense], last_gain, ortho_init=shape.ortho_init, convolution=shape.convolution)
+            initialize_dense(rng, [network.dense], last_gain, ortho_init=spec.ortho_init, convolution=spec.convolution)
             network.to(self.device)
-        self._shares_features = shape.share_features
+        self._shares_features = spec.share_features
         std: list[nn.Parameter] = []
-        if isinstance(shape.action_space, spaces.Box):
-            first = torch.full((self.distribution.outputs,), shape.log_std_init, device=self.device)
-            self.distribution.log_std = nn.Parameter(first)
+        if isinstance(spec.action_space, spaces.Box):
+            log_std = torch.full((self.distribution.outputs,), spec.log_std_init, device=self.device)
+            self.distribution.log_std = nn.Parameter(log_std)
             std = [self.distribution.log_std]
         self.parameters = list(dict.fromkeys([*trained(self.actor), *std, *trained(self.critic), *auxiliary]))
-        self.optimizer = optimizer(torch, torch.cat([one.detach().reshape(-1) for one in self.parameters]))
-        in_one_tensor(self.parameters, self.optimizer)
+        self.optimizer = optimizer(torch, torch.cat([value.detach().reshape(-1) for value in self.parameters]))
+        share_storage(self.parameters, self.optimizer)
 
     @property
     def modules(self) -> dict[str, nn.Module]:
         """The networks, by name."""
         return {"actor": self.actor, "critic": self.critic}
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- inference -----------------------------------------------------------------------------------------------
     def put(self, array: Any) -> Tensor:
-        """Where the networks are."""
+        """Move an array to the device of the networks."""
         return torch.as_tensor(array, device=self.device)
 
     def values(self, vector: Any, images: Sequence[Any]) -> Array:
-        """[rows] of arrays, or of tensors that were `put` there."""
+        """Return the values [rows] of arrays, or of tensors on the device of the networks."""
         pieces = [np.zeros(0, np.float32)]
         with torch.no_grad():
             for rows in _pieces(len(vector)):
@@ -97,18 +98,19 @@ class ActorCritic:
                 pieces.append(as_numpy(self._values(output)))
         return np.concatenate(pieces)
 
-    def values_along(self, vector: Any, images: Sequence[Any], along: Along) -> tuple[Array, Array]:
-        """([rows] of networks that remember, [chunks, cells, parts, size] what they do after each chunk)."""
-        memory, after = self.put(along.memory), []
+    def recurrent_values(self, vector: Any, images: Sequence[Any], packing: Packing) -> tuple[Array, Array]:
+        """Return (values [rows] of recurrent networks, their memory [chunks, cells, parts, size] after each chunk)."""
+        memory, after = self.put(packing.memory), []
         with torch.no_grad():
-            seen = self.put(vector), [self.put(image) for image in images]
+            inputs, image_inputs = self.put(vector), [self.put(image) for image in images]
             for i, network in enumerate((self.actor, self.critic)):
-                hidden, last = network.remember(self._features(network, *seen), along.counts, memory[:, i])
+                features = self._features(network, inputs, image_inputs)
+                hidden, last = network.recur(features, packing.counts, memory[:, i])
                 after.append(as_numpy(last))
             return as_numpy(self._values(self.critic.dense(hidden))), np.stack(after, axis=1)
 
     def _values(self, outputs: Tensor) -> Tensor:
-        """[rows] of outputs of the value network."""
+        """Return the values [rows] for outputs of the value network."""
         values = self._values_from(outputs)
         if values.shape != outputs.shape[:1]:
             raise InvalidRequest(
@@ -118,17 +120,17 @@ class ActorCritic:
         return values
 
     def _features(self, network: Network, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """Of many rows, some at a time."""
+        """Return the features of all rows, computed in pieces."""
         parts = [network.features(vector[rows], [image[rows] for image in images]) for rows in _pieces(len(vector))]
         return torch.cat(parts) if len(parts) != 1 else parts[0]
 
     def log_probs(self, batch: RolloutBatch) -> Tensor:
-        """[rows] of the actions in the batch."""
+        """Return the log-probabilities [rows] of the actions in the batch."""
         pieces = []
         with torch.no_grad():
-            if batch.along is not None:
-                seen, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.along
-                output = self.actor.dense(self.actor.remember(seen, counts, memory[:, 0])[0])
+            if batch.packing is not None:
+                features, (counts, memory) = self._features(self.actor, batch.vector, batch.images), batch.packing
+                output = self.actor.dense(self.actor.recur(features, counts, memory[:, 0])[0])
                 return self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)[0]
             for rows in _pieces(len(batch)):
                 part = batch.take(rows)
@@ -137,33 +139,34 @@ class ActorCritic:
         return torch.cat(pieces)
 
     # -- learning ------------------------------------------------------------------------------------------------
-    def gradient(self, batch: RolloutBatch, loss: LossOf, with_metrics: bool = True) -> dict[str, Tensor]:
-        """Put the gradient of this loss where the optimizer takes it; returns the metrics of the loss."""
-        features = to_actor = to_critic = self.actor.features(batch.vector, batch.images)
+    def gradient(self, batch: RolloutBatch, loss: LossFunction, with_metrics: bool = True) -> dict[str, Tensor]:
+        """Write the gradient of this loss into the optimizer's; return the metrics of the loss."""
+        features = actor_features = critic_features = self.actor.features(batch.vector, batch.images)
         if not self._shares_features or TEAM in batch.columns:
-            to_critic = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
-        if batch.along is not None:
-            counts, memory = batch.along
-            to_actor, _ = self.actor.remember(to_actor, counts, memory[:, 0])
+            critic_features = self.critic.features(batch.columns.get(TEAM, batch.vector), batch.images)
+        if batch.packing is not None:
+            counts, memory = batch.packing
+            actor_features, _ = self.actor.recur(actor_features, counts, memory[:, 0])
             if self.critic.cell is not None:
-                to_critic, _ = self.critic.remember(to_critic, counts, memory[:, 1])
-        hidden, judged = self.actor.dense[:-1](to_actor), self.critic.dense(to_critic)
+                critic_features, _ = self.critic.recur(critic_features, counts, memory[:, 1])
+        hidden, critic_outputs = self.actor.dense[:-1](actor_features), self.critic.dense(critic_features)
         output = self.actor.dense[-1](hidden)
         log_probs, entropies = self.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
-        values, extra = self._values(judged), {"critic": judged}
-        found = loss(Outputs(log_probs, entropies, values, features, hidden, output, extra), batch)
-        metrics = backward(found, self.optimizer, self.parameters)
+        values, extra = self._values(critic_outputs), {"critic": critic_outputs}
+        outputs = Outputs(log_probs, entropies, values, features, hidden, output, extra)
+        metrics = backward(loss(outputs, batch), self.optimizer, self.parameters)
         for network in (self.actor, self.critic):
             network.tie()
         return metrics
 
     # -- acting --------------------------------------------------------------------------------------------------
     def layers(self) -> list[tuple[Array, Array]]:
-        """(weights [in, out], bias) of the policy's dense layers, copies."""
+        """Return copies of the (weights [in, out], bias) of the policy's dense layers."""
         return layers_of(self.actor.dense)
 
     def cells(self) -> list[list[Array]]:
-        """The weights of the policy's recurrent cell and of the value's, if it has one, copies."""
+        """Return copies of the weights of the recurrent cells: the policy's and, if there is one, the value
+        network's."""
         cells = [network.cell for network in (self.actor, self.critic) if network.cell is not None]
         return [[as_numpy(value) for value in cell.parameters()] for cell in cells]
 

@@ -1,4 +1,5 @@
-"""Networks in torch: dense layers over a vector of features, convolutions over images, or both; and recurrent cells."""
+"""Torch modules of the networks: dense layers over a vector, convolutions over images, recurrent cells; and the
+handling of their parameters and gradients."""
 
 from __future__ import annotations
 
@@ -18,55 +19,56 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.initial_weights import cell_weights, dense_weights
-from multiverse.learning.loss import Loss, Shape, as_numpy, parameters_of
-from multiverse.learning.network_choice import NetworkChoice
+from multiverse.learning.loss import Loss, as_numpy
+from multiverse.learning.network_spec import CustomNetwork, NetworkSpec, count_parameters
 from multiverse.learning.optimizers import Optimizer
 from multiverse.learning.threads import torch_threads
-from multiverse.networks.extractors import NatureCNN, check_features, made_network
+from multiverse.networks.extractors import NatureCNN, create_network, validate_features
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
-_ONE_AT_A_TIME = threading.RLock()  # torch's generator is the process's: networks built in threads would share it
+_GENERATOR_LOCK = threading.RLock()  # threads share torch's random number generator
 
 
 @contextmanager
-def first_weights(seed: int | Sequence[int]) -> Iterator[None]:
-    """Seed torch's generator for the modules that are made inside, and restore it afterwards.
+def initial_weights(seed: int | Sequence[int]) -> Iterator[None]:
+    """Seed torch's generator for the modules that are created inside, and restore it afterwards.
 
-    The dense layers and cells of stock networks then get the first weights of `learning/initial_weights.py`.
+    The dense layers and cells of stock networks then get the initial weights of `learning/initial_weights.py`.
     Convolutions over images and attention keep those of torch: no numpy network has them, and torch's QR is several
     times as fast.
     """
-    drawn = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
-    # One thread: with several the last bits of the first weights would depend on how many.
-    with _ONE_AT_A_TIME, torch_threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(drawn)
+    torch_seed = seed if isinstance(seed, int) else int(np.random.SeedSequence(seed).generate_state(1)[0])
+    # The last bits of the weights depend on the number of threads.
+    with _GENERATOR_LOCK, torch_threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed)
         yield
 
 
-def in_one_tensor(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
-    """The modules go on using their parameters, and their gradients, where the optimizer has them."""
+def share_storage(parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+    """Make parameters and their gradients views of the optimizer's tensors."""
     start = 0
-    for one in parameters:
-        place = slice(start, start + one.numel())
-        one.data = optimizer.parameters[place].view_as(one)
-        one.grad = optimizer.gradient[place].view_as(one)
-        start = place.stop
+    for parameter in parameters:
+        part = slice(start, start + parameter.numel())
+        parameter.data = optimizer.parameters[part].view_as(parameter)
+        parameter.grad = optimizer.gradient[part].view_as(parameter)
+        start = part.stop
 
 
 def trained(*modules: Any) -> list[nn.Parameter]:
-    """The parameters of these modules that are trained, each once."""
-    every = (one for module in modules for one in module.parameters() if one.requires_grad)
-    return list(dict.fromkeys(every))
+    """Return the trained parameters of these modules, each once."""
+    parameters = (value for module in modules for value in module.parameters() if value.requires_grad)
+    return list(dict.fromkeys(parameters))
 
 
 def fixed_names(module: nn.Module) -> list[str]:
-    """Names of the frozen parameters of a module and of its buffers, such as the running statistics of a BatchNorm
+    """Return the names of the frozen parameters and buffers of a module, such as the running statistics of a BatchNorm
     layer."""
     return [name for name, value in module.state_dict(keep_vars=True).items() if not value.requires_grad]
 
 
 def fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.Module]) -> dict[str, Array]:
-    """The tensors of `fixed_names`, by module and name. `like`: the modules that are trained, `modules` or others."""
+    """Return the tensors of `fixed_names`, by module and name. `like`: the trained modules; targets have the same
+    names."""
     return {
         f"{name}.{key}": as_numpy(module.state_dict()[key])
         for name, module in modules.items()
@@ -75,83 +77,84 @@ def fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.Module
 
 
 def load_fixed_tensors(modules: Mapping[str, nn.Module], like: Mapping[str, nn.Module], saved: Any) -> None:
-    """Take over what `fixed_tensors` returned."""
+    """Load the result of `fixed_tensors`."""
     own = fixed_tensors(modules, like)
     if not isinstance(saved, Mapping) or saved.keys() != own.keys():
-        other = sorted({*saved}.symmetric_difference(own)) if isinstance(saved, Mapping) else ["a part"]
-        raise InvalidRequest(f"the saved network differs from this one: only one of the two has {other[0]}")
+        names = sorted({*saved}.symmetric_difference(own)) if isinstance(saved, Mapping) else ["a part"]
+        raise InvalidRequest(f"the saved network differs from this one: only one of the two has {names[0]}")
     for name, module in modules.items():
         tensors = module.state_dict()
         for key in fixed_names(like[name]):
-            given, tensor = np.asarray(saved[f"{name}.{key}"]), tensors[key]
-            if given.shape != tuple(tensor.shape):
+            value, tensor = np.asarray(saved[f"{name}.{key}"]), tensors[key]
+            if value.shape != tuple(tensor.shape):
                 raise InvalidRequest(
-                    f"{name}.{key} of the saved network has shape {given.shape}, and that of this one "
+                    f"{name}.{key} of the saved network has shape {value.shape}, and that of this one "
                     f"{tuple(tensor.shape)}"
                 )
-            tensor.copy_(torch.as_tensor(given))
+            tensor.copy_(torch.as_tensor(value))
 
 
 def trained_parameters(modules: Mapping[str, nn.Module]) -> list[str]:
-    """Names and shapes of the trained parameters of the user's parts of these modules, in their order."""
+    """Return the names and shapes of the trained parameters of the user's parts of these modules, in their order."""
     return [
-        f"{key} of shape {tuple(one.shape)}"
+        f"{key} of shape {tuple(value.shape)}"
         for module in modules.values()
-        for part in _of_the_user(module)
-        for key, one in part.named_parameters()
-        if one.requires_grad
+        for part in _custom_parts(module)
+        for key, value in part.named_parameters()
+        if value.requires_grad
     ]
 
 
 def check_trained_parameters(modules: Mapping[str, nn.Module], saved: Any) -> None:
-    """Refuse what `trained_parameters` returned of modules whose parameters are others, or in another order."""
-    for theirs, ours in itertools.zip_longest(saved, trained_parameters(modules), fillvalue="none"):
-        if theirs != ours:
+    """Refuse the result of `trained_parameters` for modules with other parameters, or in another order."""
+    for saved_name, own_name in itertools.zip_longest(saved, trained_parameters(modules), fillvalue="none"):
+        if saved_name != own_name:
             raise InvalidRequest(
-                f"the saved network has parameter {theirs}, where this one has {ours}: the layers must be the same, "
-                "and __init__ must create them in the same order"
+                f"the saved network has parameter {saved_name}, where this one has {own_name}: the layers must be the "
+                "same, and __init__ must create them in the same order"
             )
 
 
 @contextmanager
 def training(modules: Sequence[nn.Module], seed: Sequence[int]) -> Iterator[None]:
-    """Modules of the user compute as in training (dropout is active); what they draw at random depends on the seed
-    alone."""
-    drawn = int(np.random.SeedSequence(seed).generate_state(1)[0])
+    """Context in which modules of the user are in training mode (dropout is active), and torch's random numbers depend
+    on the seed alone."""
+    torch_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
     on_gpu = torch.cuda.is_initialized()
-    own = dict.fromkeys(part for module in modules for part in _of_the_user(module))
-    with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
+    parts = dict.fromkeys(part for module in modules for part in _custom_parts(module))
+    with _GENERATOR_LOCK, torch.random.fork_rng(devices=[torch.cuda.current_device()] if on_gpu else []):
         # Not torch.manual_seed, which formats a traceback where no GPU is in use.
-        torch.default_generator.manual_seed(drawn)  # guard: dropout-follows-the-seed-of-the-run
+        torch.default_generator.manual_seed(torch_seed)  # guard: dropout-follows-the-seed-of-the-run
         if on_gpu:
-            torch.cuda.manual_seed(drawn)
-        for module in own:
-            module.train()
+            torch.cuda.manual_seed(torch_seed)
+        for part in parts:
+            part.train()
         try:
             yield
         finally:
-            for module in own:
-                module.eval()  # guard: networks-act-in-evaluation-mode
+            for part in parts:
+                part.eval()  # guard: networks-act-in-evaluation-mode
 
 
-def _of_the_user(module: nn.Module) -> list[nn.Module]:
-    """The parts of a network that the user wrote; the whole module if it is not a network of ours."""
-    return [part.inner for part in module.modules() if isinstance(part, OwnFeatures)] or [module]
+def _custom_parts(module: nn.Module) -> list[nn.Module]:
+    """Return the parts of a network that the user wrote: the whole module if it is not a network of ours."""
+    return [part.inner for part in module.modules() if isinstance(part, CustomExtractor)] or [module]
 
 
 def check_aliasing(parameters: Sequence[nn.Parameter], optimizer: Optimizer, name: str) -> None:
-    """Raise if parameters or gradients no longer lie where the optimizer has them, so that it would not train them."""
+    """Raise if parameters or gradients are no longer views of the optimizer's tensors, so that it would not train
+    them."""
     places = [(flat.data_ptr(), flat.element_size()) for flat in (optimizer.parameters, optimizer.gradient)]
     (values, size), (gradients, _), start = *places, 0
-    for one in parameters:
-        grad = None if one.grad is None else one.grad.data_ptr()
-        if grad != gradients + start * size or one.data_ptr() != values + start * size:
+    for parameter in parameters:
+        grad = None if parameter.grad is None else parameter.grad.data_ptr()
+        if grad != gradients + start * size or parameter.data_ptr() != values + start * size:
             raise InvalidRequest(
-                f"{name}(): the optimizer has lost the gradient of a parameter of shape {tuple(one.shape)}. The "
+                f"{name}(): the optimizer has lost the gradient of a parameter of shape {tuple(parameter.shape)}. The "
                 "training clears gradients and keeps them in one tensor: do not call zero_grad() or an optimizer, and "
                 "do not replace parameters or gradients"
             )
-        start += one.numel()
+        start += parameter.numel()
 
 
 def backward(
@@ -162,12 +165,12 @@ def backward(
     auxiliary: Any = None,
     first: bool = False,
 ) -> dict[str, Tensor]:
-    """Put the gradient of the loss by these parameters, which lie where the optimizer has them, into its gradient;
-    return the metrics of the loss. `name`: of the method that returned the loss. `auxiliary`: what has further
-    parameters and their optimizer, to whose gradient that of the loss is added. `first`: refuse a loss that depends on
-    none of the parameters."""
-    found = loss if isinstance(loss, Loss) else Loss(loss)
-    total = found.total
+    """Compute the gradient of the loss by these parameters, which are views of the optimizer's tensors; return the
+    metrics of the loss. `name`: of the method that returned the loss. `auxiliary`: further parameters with their
+    optimizer, to whose gradient that of the loss is added. `first`: refuse a loss that depends on none of the
+    parameters."""
+    loss = loss if isinstance(loss, Loss) else Loss(loss)
+    total = loss.total
     if not isinstance(total, Tensor) or total.dim():
         kind = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else f"type {type(total).__name__}"
         raise InvalidRequest(
@@ -178,15 +181,15 @@ def backward(
             f"{name}() returned a total that depends on no parameter: compute it from outputs of the networks, without "
             "detach() or no_grad()"
         )
-    metrics = {metric: torch.as_tensor(value, device=total.device) for metric, value in found.metrics.items()}
+    metrics = {metric: torch.as_tensor(value, device=total.device) for metric, value in loss.metrics.items()}
     if rows := [metric for metric, value in metrics.items() if value.numel() != 1]:
         raise InvalidRequest(
             f"{name}() returned the metric {rows[0]!r} with shape {tuple(metrics[rows[0]].shape)}: expected a single "
             "number, such as a mean over the rows"
         )
     if first:
-        by_each = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
-        if all(one is None for one in by_each):
+        grads = torch.autograd.grad(total, parameters, retain_graph=True, allow_unused=True)
+        if all(grad is None for grad in grads):
             raise InvalidRequest(
                 f"{name}() returned a total that depends on no parameter of the network that it trains: compute it "
                 "from outputs of this network, without detach() or no_grad()"
@@ -201,11 +204,11 @@ def backward(
 
 
 def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
-    """Refuse modules of an own algorithm whose parameters no optimizer would change."""
-    known = {id(one) for one in trained}
+    """Refuse modules of a user's algorithm whose parameters no optimizer would train."""
+    known = {id(parameter) for parameter in trained}
     for name, value in vars(algorithm).items():
         parameters = value.parameters() if isinstance(value, nn.Module) else [value]
-        if any(isinstance(one, nn.Parameter) and one.requires_grad and id(one) not in known for one in parameters):
+        if any(isinstance(p, nn.Parameter) and p.requires_grad and id(p) not in known for p in parameters):
             raise InvalidRequest(
                 f"{type(algorithm).__name__}.{name} has parameters that are not trained: the optimizer has those of "
                 "the networks and of what modules() returns. Create it in modules(), or freeze it with "
@@ -214,154 +217,157 @@ def refuse_untrained(algorithm: Any, trained: Iterable[nn.Parameter]) -> None:
 
 
 def auxiliary_modules(algorithm: Any, seed: int | Sequence[int]) -> nn.ModuleDict:
-    """The torch modules that `algorithm.modules()` returns, created with first weights of this seed."""
-    with first_weights(seed):
-        found = algorithm.modules()
+    """Return the torch modules of `algorithm.modules()`, created with initial weights of this seed."""
+    with initial_weights(seed):
+        modules = algorithm.modules()
     method = f"{type(algorithm).__name__}.modules()"
-    if not isinstance(found, Mapping):
-        raise InvalidRequest(f"{method} returned {type(found).__name__}: expected a dict of names and torch modules")
-    for name, module in found.items():
+    if not isinstance(modules, Mapping):
+        raise InvalidRequest(f"{method} returned {type(modules).__name__}: expected a dict of names and torch modules")
+    for name, module in modules.items():
         if not (isinstance(name, str) and isinstance(module, nn.Module)):
             raise InvalidRequest(f"{method} returned {name!r}: {type(module).__name__}: expected a torch.nn.Module")
-        if any(nn.parameter.is_lazy(one) for one in (*module.parameters(), *module.buffers())):
-            raise InvalidRequest(f"{method}: {name!r} has lazy layers: state the number of their inputs")
+        if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+            raise InvalidRequest(f"{method}: {name!r} has lazy layers: set the number of their inputs")
     try:
-        return nn.ModuleDict(found).float()
+        return nn.ModuleDict(modules).float()
     except (KeyError, TypeError) as error:
         raise InvalidRequest(f"{method} returned a name that torch does not allow: {error.args[0]}") from error
 
 
 def layers_of(dense: nn.Sequential) -> list[tuple[Array, Array]]:
-    """(weights [in, out], bias) of the dense layers, copies."""
+    """Return copies of the (weights [in, out], bias) of the dense layers."""
     linear = [layer for layer in dense if isinstance(layer, nn.Linear)]
     return [(as_numpy(layer.weight).T.copy(), as_numpy(layer.bias)) for layer in linear]
 
 
 def dense_layers(layers: Sequence[tuple[Array, Array]], activation: str) -> nn.Sequential:
-    """Dense layers with these (weights [in, out], bias), as `layers_of` returns them; the last has no activation."""
-    found: list[nn.Module] = []
+    """Return dense layers with these (weights [in, out], bias), as from `layers_of`; the last has no activation."""
+    modules: list[nn.Module] = []
     for weights, bias in layers:
-        linear = nn.Linear(*weights.shape)
+        linear = nn.Linear(weights.shape[0], weights.shape[1])
         linear.weight.data, linear.bias.data = torch.tensor(weights.T), torch.tensor(bias)
-        found += [linear, ACTIVATIONS[activation]()]
-    return nn.Sequential(*found[:-1])
+        modules += [linear, ACTIVATIONS[activation]()]
+    return nn.Sequential(*modules[:-1])
 
 
 class Network(nn.Module):
     """(vector [rows, size], images) → [rows, outputs].
 
-    `shared`: the `extract` of another network, whose convolutions, or network of the user, it uses too. Call
-    `begin_cell` and `begin_dense` to set the first weights of its cell and of its dense layers.
+    `shared`: the `extract` of another network, whose convolutions, or network of the user, it shares. Call
+    `initialize_cell` and `initialize_dense` to set the initial weights of its cell and of its dense layers.
     """
 
-    def __init__(self, shape: Shape, outputs: int, shared: Any = None) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, shared: Any = None) -> None:
         super().__init__()
-        self.extract = extractor_for(shape, shared)
-        seen = self.extract.size
-        widths = [seen if shape.memory is None else shape.memory_size, *shape.hidden, outputs]
-        _ = parameters_of(widths)  # refused if they are too many
-        self.cell = None if shape.memory is None else cell_for(shape, seen)
-        self.dense = dense(widths, shape.activation)
-        self._convolution = shape.convolution
-        if shape.convolution is not None:
-            self.register_buffer("tied", torch.from_numpy(shape.convolution.tied), persistent=False)
+        self.extract = extractor_for(spec, shared)
+        size = self.extract.size
+        widths = [size if spec.memory is None else spec.memory_size, *spec.hidden, outputs]
+        _ = count_parameters(widths)  # refuses too many
+        self.cell = None if spec.memory is None else cell_for(spec, size)
+        self.dense = dense(widths, spec.activation)
+        self._convolution = spec.convolution
+        if spec.convolution is not None:
+            self.register_buffer("tied", torch.from_numpy(spec.convolution.tied), persistent=False)
 
     def tie(self) -> None:
-        """Of a first layer that is a convolution, the gradients of what is the same are one."""
+        """Sum the gradients of equal weights, if the first layer is a convolution."""
         if self._convolution is not None:
             first = self.dense[0]
             self._convolution.tie(first.weight.grad, first.bias.grad, self.tied)
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         """Return the input of the dense layers, or of the cell."""
-        found: Tensor = self.extract(vector, images)
-        return found
+        features: Tensor = self.extract(vector, images)
+        return features
 
     def forward(self, vector: Tensor, images: Sequence[Tensor] = ()) -> Tensor:
-        found: Tensor = self.dense(self.features(vector, images))
-        return found
+        output: Tensor = self.dense(self.features(vector, images))
+        return output
 
-    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
-        """([rows, size] hidden states along chunks of rows, [chunks, parts, size] what is remembered after each);
-        `memory`: before each. See `Along`."""
+    def recur(self, features: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (hidden states [rows, size] of packed chunks, memory [chunks, parts, size] after each chunk).
+        `memory`: before each chunk. See `Packing`."""
         assert self.cell is not None
-        return along(self.cell, seen, counts, memory)
+        return run_cell(self.cell, features, counts, memory)
 
 
-def along(cell: nn.Module, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
-    """What `Network.remember` returns."""
-    first = memory.transpose(0, 1).unsqueeze(1).contiguous()  # [parts, 1, chunks, size]
-    given = (first[0], first[1]) if len(first) == 2 else first[0]
-    hidden, last = cell(PackedSequence(seen, torch.tensor(counts)), given)
+def run_cell(cell: nn.Module, inputs: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the result of `Network.recur`."""
+    initial = memory.transpose(0, 1).unsqueeze(1).contiguous()  # [parts, 1, chunks, size]
+    state = (initial[0], initial[1]) if len(initial) == 2 else initial[0]
+    hidden, last = cell(PackedSequence(inputs, torch.tensor(counts)), state)
     return hidden.data, torch.stack([part[0] for part in (last if isinstance(last, tuple) else (last,))], dim=1)
 
 
-def extractor_for(shape: Shape, shared: Any = None) -> Convolutions | OwnFeatures:
-    """Return the module from a vector and images to features; `shared`: one whose layers it uses too."""
-    return Convolutions(shape, shared) if shape.network is None else OwnFeatures(shape, shape.network, shared)
+def extractor_for(spec: NetworkSpec, shared: Any = None) -> ImageExtractor | CustomExtractor:
+    """Return the module from a vector and images to features; `shared`: an extractor whose layers it shares."""
+    return ImageExtractor(spec, shared) if spec.network is None else CustomExtractor(spec, spec.network, shared)
 
 
-class Convolutions(nn.Module):
-    """(vector [rows, size], images) → [rows, features]: the vector, and what convolutions make of each image."""
+class ImageExtractor(nn.Module):
+    """(vector [rows, size], images) → [rows, features]: the vector, and the features of each image from
+    convolutions."""
 
-    def __init__(self, shape: Shape, shared: Convolutions | None = None) -> None:
+    def __init__(self, spec: NetworkSpec, shared: ImageExtractor | None = None) -> None:
         super().__init__()
-        self._channels_last = [image[2] < image[0] for image in shape.images]
-        first = [(one[2], *one[:2]) if last else one for one, last in zip(shape.images, self._channels_last)]
-        made = (NatureCNN(spaces.Box(0, 255, image)) for image in first)
-        self.inner: Any = nn.ModuleList(made) if shared is None else shared.inner
-        self.size: int = shape.size + sum(network.features_dim for network in self.inner)
+        self._channels_last = [image[2] < image[0] for image in spec.images]
+        shapes = [(image[2], *image[:2]) if last else image for image, last in zip(spec.images, self._channels_last)]
+        networks = (NatureCNN(spaces.Box(0, 255, shape)) for shape in shapes)
+        self.inner: Any = nn.ModuleList(networks) if shared is None else shared.inner
+        self.size: int = spec.size + sum(network.features_dim for network in self.inner)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         if not self.inner:
             return vector
         scaled = [image / 255.0 for image in images]
-        first = [one.permute(0, 3, 1, 2) if last else one for one, last in zip(scaled, self._channels_last)]
-        return torch.cat([vector, *(look(image) for look, image in zip(self.inner, first))], dim=-1)
+        inputs = [image.permute(0, 3, 1, 2) if last else image for image, last in zip(scaled, self._channels_last)]
+        return torch.cat([vector, *(network(image) for network, image in zip(self.inner, inputs))], dim=-1)
 
 
-class OwnFeatures(nn.Module):
+class CustomExtractor(nn.Module):
     """(vector [rows, size], images) → [rows, features], by a network of the user.
 
-    The vector holds the observation, and behind it numbers that the network is not given: they are passed on. That of a
-    critic that sees the whole team holds one such part for each of `shape.critic_members` agents; the same network
-    looks at each of them, and the features of an agent that is absent (all zeros) are zeros.
+    The first columns of the vector are the observation; the others are appended to the features. The vector of a
+    central critic has such a part for each of `spec.critic_members` agents: the same network computes the features of
+    each, and those of an absent agent (all zeros) are zeros.
     """
 
-    def __init__(self, shape: Shape, choice: NetworkChoice, shared: OwnFeatures | None = None) -> None:
+    def __init__(self, spec: NetworkSpec, choice: CustomNetwork, shared: CustomExtractor | None = None) -> None:
         super().__init__()
         self.inner: nn.Module
         self.features: int
-        self.inner, self.features = made_network(choice) if shared is None else (shared.inner, shared.features)
-        self._name, self._layout, self._members = choice.name, choice.layout, shape.critic_members
-        self._each = shape.size // self._members if self._members > 1 else shape.size
+        self.inner, self.features = create_network(choice) if shared is None else (shared.inner, shared.features)
+        self._name, self._layout, self._members = choice.name, choice.layout, spec.critic_members
+        self._each = spec.size // self._members if self._members > 1 else spec.size
         self.size: int = self._members * (self.features + self._each - choice.layout.size)
 
     def forward(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
         rows = vector.reshape(len(vector) * self._members, self._each)
         features = self.inner(self._layout.observation(rows, images))
-        check_features(self._name, features, len(rows))
-        found = torch.cat([features, rows[:, self._layout.size :]], dim=-1)
+        validate_features(self._name, features, len(rows))
+        output = torch.cat([features, rows[:, self._layout.size :]], dim=-1)
         if self._members > 1:
-            found = found * (rows != 0).any(-1, keepdim=True)
-        return found.reshape(len(vector), self.size)
+            output = output * (rows != 0).any(-1, keepdim=True)
+        return output.reshape(len(vector), self.size)
 
 
-def cell_for(shape: Shape, seen: int) -> nn.LSTM | nn.GRU:
-    kind, gates = (nn.LSTM, 4) if shape.memory == "lstm" else (nn.GRU, 3)
-    _ = parameters_of([seen + shape.memory_size + 1, gates * shape.memory_size])
-    return kind(seen, shape.memory_size)
+def cell_for(spec: NetworkSpec, inputs: int) -> nn.LSTM | nn.GRU:
+    """Return the recurrent cell for this number of inputs."""
+    kind, gates = (nn.LSTM, 4) if spec.memory == "lstm" else (nn.GRU, 3)
+    _ = count_parameters([inputs + spec.memory_size + 1, gates * spec.memory_size])
+    return kind(inputs, spec.memory_size)
 
 
 def dense(widths: Sequence[int], activation: str) -> nn.Sequential:
+    """Return dense layers of these widths; the last has no activation."""
     layers: list[nn.Module] = []
     for inward, outward in itertools.pairwise(widths):
         layers += [nn.Linear(inward, outward), ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
 
 
-# -- first weights -----------------------------------------------------------------------------------------------
-def begin_dense(
+# -- initial weights ---------------------------------------------------------------------------------------------
+def initialize_dense(
     rng: np.random.Generator,
     networks: Sequence[Iterable[nn.Module]],
     last_gain: float = 1.0,
@@ -369,18 +375,18 @@ def begin_dense(
     ortho_init: bool,
     convolution: Convolution | None = None,
 ) -> None:
-    """Set the first weights of the dense layers of networks that are alike: those that the numpy networks have."""
+    """Set the initial weights of the dense layers of copies of a network, equal to those of numpy networks."""
     layers = [[layer for layer in network if isinstance(layer, nn.Linear)] for network in networks]
     widths = [layers[0][0].in_features, *(layer.out_features for layer in layers[0])]
-    first = dense_weights(rng, widths, last_gain, ortho_init=ortho_init, copies=len(layers), convolution=convolution)
-    for alike, values in zip(zip(*layers), first):
-        for layer, weights, bias in zip(alike, *values):
+    initial = dense_weights(rng, widths, last_gain, ortho_init=ortho_init, copies=len(layers), convolution=convolution)
+    for copies, values in zip(zip(*layers), initial):
+        for layer, weights, bias in zip(copies, *values):
             _set(layer, [weights, bias])
 
 
-def begin_cell(rng: np.random.Generator, cell: nn.Module, shape: Shape) -> None:
-    """Set the first weights of a recurrent cell: those that the numpy networks have."""
-    _set(cell, cell_weights(rng, shape, [tuple(one.shape) for one in cell.parameters()]))
+def initialize_cell(rng: np.random.Generator, cell: nn.Module, spec: NetworkSpec) -> None:
+    """Set the initial weights of a recurrent cell, equal to those of numpy networks."""
+    _set(cell, cell_weights(rng, spec, [tuple(value.shape) for value in cell.parameters()]))
 
 
 def _set(module: nn.Module, values: Iterable[Array]) -> None:

@@ -1,7 +1,7 @@
-"""Networks that learn from replay, in torch: autograd differentiates the losses of the algorithms.
+"""Networks of algorithms that learn from replay, in torch: autograd differentiates their losses.
 
-They have the same parameters in the same order as `NumpyNetwork` and `RecurrentNetwork`, so that a run of one
-can be resumed with the other.
+They have the same parameters in the same order as `NumpyNetwork` and `RecurrentNetwork`, so that a run of one can be
+resumed with the other.
 """
 
 from __future__ import annotations
@@ -18,174 +18,175 @@ from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.views import Array
-from multiverse.learning.loss import Loss, Shape, Shown, as_numpy, parameters_of
+from multiverse.learning.batches import NetworkInput
+from multiverse.learning.loss import Loss, as_numpy
+from multiverse.learning.network_spec import NetworkSpec, count_parameters
+from multiverse.learning.numpy_network import Target
 from multiverse.learning.optimizers import Adam, Optimizer
 from multiverse.learning.recurrent_network import embedded_columns, embedding_of
 from multiverse.networks.extractors import copied
 from multiverse.networks.modules import (
+    CustomExtractor,
     Network,
-    OwnFeatures,
-    along,
     backward,
-    begin_cell,
-    begin_dense,
     cell_for,
     dense,
-    first_weights,
     fixed_names,
     fixed_tensors,
-    in_one_tensor,
+    initial_weights,
+    initialize_cell,
+    initialize_dense,
     layers_of,
     load_fixed_tensors,
+    run_cell,
+    share_storage,
     trained,
 )
 
 
-class Stacked(nn.Module):
-    """One network [rows, outputs], or several alike side by side [copies, rows, outputs], which share a network of the
-    user but not their convolutions."""
+class NetworkStack(nn.Module):
+    """A network [rows, outputs], or several copies [copies, rows, outputs], which share a network of the user but not
+    their convolutions."""
 
-    def __init__(self, shape: Shape, outputs: int, copies: int) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, copies: int) -> None:
         super().__init__()
         self.flat = torch.empty(0)
-        first = Network(shape, outputs)
-        self._shares = shape.network is not None
-        others = [Network(shape, outputs, first.extract if self._shares else None) for _ in range(1, copies)]
-        self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, shape.size
+        first = Network(spec, outputs)
+        self._shares = spec.network is not None
+        others = [Network(spec, outputs, first.extract if self._shares else None) for _ in range(1, copies)]
+        self.networks, self.copies, self.size = nn.ModuleList([first, *others]), copies, spec.size
 
-    def begin(self, rng: np.random.Generator) -> None:
-        """Set the first weights of the dense layers, in the order of `NumpyNetwork`."""
-        begin_dense(rng, [network.dense for network in self.networks], ortho_init=False)
+    def initialize(self, rng: np.random.Generator) -> None:
+        """Set the initial weights of the dense layers, in the order of `NumpyNetwork`."""
+        initialize_dense(rng, [network.dense for network in self.networks], ortho_init=False)
 
-    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
-        """`first`: of the first of the copies alone."""
-        given = self._given(shown, more)
+    def forward(self, inputs: NetworkInput, more: Tensor | None = None, first: bool = False) -> Tensor:
+        """Return the outputs; `first`: of the first copy only."""
+        vector = self._vector(inputs, more)
         if first or not self.copies:
-            return self.networks[0](given, shown.images)
+            return self.networks[0](vector, inputs.images)
         if self._shares:
-            features = self.networks[0].features(given, shown.images)
+            features = self.networks[0].features(vector, inputs.images)
             return torch.stack([network.dense(features) for network in self.networks])
-        return torch.stack([network(given, shown.images) for network in self.networks])
+        return torch.stack([network(vector, inputs.images) for network in self.networks])
 
-    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        """[rows, features] that the dense layers of the first of the copies are given."""
-        return self.networks[0].features(self._given(shown, more), shown.images)
+    def features(self, inputs: NetworkInput, more: Tensor | None = None) -> Tensor:
+        """Return the input [rows, features] of the dense layers of the first copy."""
+        return self.networks[0].features(self._vector(inputs, more), inputs.images)
 
-    def _given(self, shown: Shown, more: Tensor | None) -> Tensor:
-        vector: Tensor = shown.vector
-        if shown.rows is not None:  # of sequences: the rows that are asked about, as much as this network sees of each
-            vector = vector[shown.rows, : self.size - (0 if more is None else more.shape[-1])]
+    def _vector(self, inputs: NetworkInput, more: Tensor | None) -> Tensor:
+        vector: Tensor = inputs.vector
+        if inputs.rows is not None:  # of packed sequences: the selected rows, and the columns that this network has
+            vector = vector[inputs.rows, : self.size - (0 if more is None else more.shape[-1])]
         return vector if more is None else torch.cat((vector, more), -1)
 
     @property
     def acting(self) -> Any:
-        """The module that acts: the first of the copies."""
+        """The module of the policy: the first copy."""
         return self.networks[0]
 
 
-class Recurrent(nn.Module):
+class RecurrentStack(nn.Module):
     """Embeddings, a recurrent cell and a shortcut, which copies of the dense layers share (see `RecurrentNetwork`). A
-    network of the user takes the place of the observation's embedding, and its features go along the shortcut.
+    network of the user replaces the observation's embedding, and its features are the input of the shortcut.
 
-    The cell goes along the sequences of a batch once for as long as neither they nor the parameters change.
+    The hidden states of a batch are computed once for as long as the parameters stay the same.
     """
 
-    def __init__(self, shape: Shape, outputs: int, more: int, copies: int) -> None:
+    def __init__(self, spec: NetworkSpec, outputs: int, more: int, copies: int) -> None:
         super().__init__()
-        self.columns = [columns for columns, _ in embedded_columns(shape)]
-        widths = [
-            (columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(shape)
-        ]
-        self.observed, self.copies, own = shape.embeddings[0][0], copies, shape.network
-        self.extract = None if own is None else OwnFeatures(replace(shape, size=self.observed), own)
+        self.columns = [columns for columns, _ in embedded_columns(spec)]
+        widths = [(columns.stop - columns.start, units.stop - units.start) for columns, units in embedded_columns(spec)]
+        self.observed, self.copies, custom = spec.embeddings[0][0], copies, spec.network
+        self.extract = None if custom is None else CustomExtractor(replace(spec, size=self.observed), custom)
         if self.extract is not None:
             widths[0] = (self.observed, self.extract.size)
-        embedded = [nn.Linear(*width) for width in widths[0 if own is None else 1 :]]
+        embedded = [nn.Linear(inward, outward) for inward, outward in widths[0 if custom is None else 1 :]]
         self.embeddings = nn.ModuleList(embedded)
-        self.cell = cell_for(shape, sum(units for _, units in widths))
-        self.seen = sum(units for _, units in widths)
-        shown = self.observed if self.extract is None else self.extract.size
-        self.shortcut = nn.Linear(shown + more, shape.memory_size)
-        sizes = (2 * shape.memory_size, *shape.hidden_sizes, outputs)
-        _ = parameters_of(sizes)  # refused if they are too many
-        self.heads = nn.ModuleList([dense(sizes, shape.activation) for _ in range(max(1, copies))])
-        self.flat = torch.empty(0)  # all parameters; given by who has them
-        self._along: dict[str, Any] = {}  # the sequences it went along last, the parameters' version, hidden states
-        self._shape = shape
+        self.cell = cell_for(spec, sum(units for _, units in widths))
+        self.cell_inputs = sum(units for _, units in widths)
+        shortcut_inputs = self.observed if self.extract is None else self.extract.size
+        self.shortcut = nn.Linear(shortcut_inputs + more, spec.memory_size)
+        sizes = (2 * spec.memory_size, *spec.hidden_sizes, outputs)
+        _ = count_parameters(sizes)  # refuses too many
+        self.heads = nn.ModuleList([dense(sizes, spec.activation) for _ in range(max(1, copies))])
+        self.flat = torch.empty(0)  # all parameters, in one tensor
+        self._cache: dict[str, Any] = {}  # vector and version of the parameters, with the hidden states
+        self._spec = spec
 
-    def begin(self, rng: np.random.Generator) -> None:
-        """Set the first weights of all but a network of the user, in the order of `RecurrentNetwork`."""
+    def initialize(self, rng: np.random.Generator) -> None:
+        """Set the initial weights of all but a network of the user, in the order of `RecurrentNetwork`."""
         for layer in self.embeddings:
-            begin_dense(rng, [[layer]], ortho_init=False)
-        begin_cell(rng, self.cell, self._shape)
-        begin_dense(rng, [[self.shortcut]], ortho_init=False)
-        begin_dense(rng, self.heads, ortho_init=False)
+            initialize_dense(rng, [[layer]], ortho_init=False)
+        initialize_cell(rng, self.cell, self._spec)
+        initialize_dense(rng, [[self.shortcut]], ortho_init=False)
+        initialize_dense(rng, self.heads, ortho_init=False)
 
-    def forward(self, shown: Shown, more: Tensor | None = None, first: bool = False) -> Tensor:
-        """`first`: of the first of the copies alone."""
-        hidden, observed = self._hidden(shown)
-        given = self._with_shortcut(hidden[shown.rows], observed[shown.rows], more)
+    def forward(self, inputs: NetworkInput, more: Tensor | None = None, first: bool = False) -> Tensor:
+        """Return the outputs; `first`: of the first copy only."""
+        hidden, observed = self._hidden(inputs)
+        features = self._with_shortcut(hidden[inputs.rows], observed[inputs.rows], more)
         if first or not self.copies:
-            return self.heads[0](given)
-        return torch.stack([head(given) for head in self.heads])
+            return self.heads[0](features)
+        return torch.stack([head(features) for head in self.heads])
 
     def _with_shortcut(self, hidden: Tensor, observed: Tensor, more: Tensor | None) -> Tensor:
         return torch.cat(
             (hidden, self.shortcut(observed if more is None else torch.cat((observed, more), -1)).relu()), -1
         )
 
-    def _hidden(self, shown: Shown) -> tuple[Tensor, Tensor]:
-        """[rows, size] hidden states after all rows of all sequences, and [rows, …] what the shortcut is given."""
+    def _hidden(self, inputs: NetworkInput) -> tuple[Tensor, Tensor]:
+        """Return (hidden states [rows, size] after all rows of all sequences, observation's input of the shortcut)."""
         version = self.flat._version
-        if self._along.get("vector") is not shown.vector or self._along["version"] != version:
-            # With a graph even where the first to ask needs no gradient: others ask for the same sequences after it.
+        if self._cache.get("vector") is not inputs.vector or self._cache["version"] != version:
+            # With a graph even if the first caller needs no gradient, because later callers of the batch may need it.
             with torch.enable_grad():
-                seen, observed = self._embedded(shown.vector)
-                hidden = self.cell(PackedSequence(seen, torch.tensor(shown.counts)))[0].data
-            self._along.update(vector=shown.vector, version=version, hidden=(hidden, observed))
-        found: tuple[Tensor, Tensor] = self._along["hidden"]
-        return found
+                embedded, observed = self._embed(inputs.vector)
+                hidden = self.cell(PackedSequence(embedded, torch.tensor(inputs.counts)))[0].data
+            self._cache.update(vector=inputs.vector, version=version, hidden=(hidden, observed))
+        cached: tuple[Tensor, Tensor] = self._cache["hidden"]
+        return cached
 
-    def _embedded(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """[rows, seen] of the cell, and what the shortcut is given of the observation."""
+    def _embed(self, vector: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (inputs [rows, cell_inputs] of the cell, observation's input of the shortcut)."""
         if self.extract is None:
-            parts = [layer(vector[:, of]) for of, layer in zip(self.columns, self.embeddings)]
+            parts = [layer(vector[:, columns]) for columns, layer in zip(self.columns, self.embeddings)]
             return torch.cat(parts, -1).relu(), vector[:, : self.observed]
         features = self.extract(vector[:, : self.observed], ())
-        parts = [layer(vector[:, of]).relu() for of, layer in zip(self.columns[1:], self.embeddings)]
+        parts = [layer(vector[:, columns]).relu() for columns, layer in zip(self.columns[1:], self.embeddings)]
         return torch.cat([features, *parts], -1), features
 
     # -- acting, one row at a time (as `Network`) ----------------------------------------------------------------
     @property
-    def acting(self) -> Recurrent:
-        """The module that acts, without results kept for a batch."""
-        self._along.clear()
+    def acting(self) -> RecurrentStack:
+        """The module of the policy, without cached results."""
+        self._cache.clear()
         return self
 
     @property
     def dense(self) -> nn.Module:
-        """The layers behind the cell and the shortcut."""
+        """The layers after the cell and the shortcut."""
         return self.heads[0]
 
     def features(self, vector: Tensor, images: Sequence[Tensor]) -> Tensor:
-        """Return the input of the cell, and behind it that of the shortcut."""
-        return torch.cat(self._embedded(vector), -1)
+        """Return the input of the cell, followed by that of the shortcut."""
+        return torch.cat(self._embed(vector), -1)
 
-    def remember(self, seen: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
-        """As of `Network`."""
-        hidden, after = along(self.cell, seen[:, : self.seen], counts, memory)
-        return self._with_shortcut(hidden, seen[:, self.seen :], None), after
+    def recur(self, features: Tensor, counts: Sequence[int], memory: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Network.recur`."""
+        hidden, after = run_cell(self.cell, features[:, : self.cell_inputs], counts, memory)
+        return self._with_shortcut(hidden, features[:, self.cell_inputs :], None), after
 
 
 class TorchNetwork:
     """A module and its optimizer: `network(batch.observations)`, or `network(batch.observations, actions)` for a critic
-    that judges actions."""
+    of actions."""
 
     xp = torch
 
     def __init__(
         self,
-        shape: Shape,
+        spec: NetworkSpec,
         outputs: int,
         copies: int,
         seed: Sequence[int],
@@ -193,122 +194,126 @@ class TorchNetwork:
         epsilon: float = 1e-8,
         more: int = 0,
     ) -> None:
-        self.device, self._shape, self.remembers = torch.device(device), shape, shape.memory is not None
-        with first_weights(seed):
+        self.device, self._spec, self.recurrent = torch.device(device), spec, spec.memory is not None
+        with initial_weights(seed):
             self.module: Any = (
-                Recurrent(shape, outputs, more, copies) if shape.memory is not None else Stacked(shape, outputs, copies)
+                RecurrentStack(spec, outputs, more, copies)
+                if spec.memory is not None
+                else NetworkStack(spec, outputs, copies)
             )
-        self.module.begin(np.random.default_rng(seed))
+        self.module.initialize(np.random.default_rng(seed))
         self.module.to(self.device)
         self.parameters = trained(self.module)
-        flat = torch.cat([one.detach().reshape(-1) for one in self.parameters])
+        flat = torch.cat([value.detach().reshape(-1) for value in self.parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
-        in_one_tensor(self.parameters, self.optimizer)
+        share_storage(self.parameters, self.optimizer)
         self.module.flat = self.optimizer.parameters
 
-    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        found: Tensor = self.module(shown, more)
-        return found
+    def __call__(self, inputs: NetworkInput, more: Tensor | None = None) -> Tensor:
+        output: Tensor = self.module(inputs, more)
+        return output
 
     def put(self, array: Array) -> Tensor:
-        """Where the network is."""
+        """Move an array to the device of the network."""
         return torch.as_tensor(array, device=self.device)
 
     def gradient(
         self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None, first: bool = False
     ) -> dict[str, Tensor]:
-        """Put the gradient of this loss by the network's own parameters where the optimizer takes it, and add that by
-        auxiliary ones to theirs; returns the metrics of the loss. `name`: of the method that returned it. `first`: see
-        `backward`."""
+        """Write the gradient of this loss by the network's own parameters into the optimizer's, and add that by
+        auxiliary parameters to theirs; return the metrics of the loss. `name`: of the method that returned the loss.
+        `first`: see `backward`."""
         return backward(loss, self.optimizer, self.parameters, name, auxiliary, first)
 
     def first(self) -> Callable[..., Tensor]:
-        """The first of the copies alone, with the same parameters."""
+        """Return the first copy alone, with the same parameters."""
         return partial(self.module, first=True)
 
     def target(self) -> TorchTarget:
-        """A network that begins as this one and follows it slowly."""
+        """Return a target network, initially equal to this one."""
         return TorchTarget(self)
 
-    def features(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        """[rows, features] of a network of yours or of convolutions, for the same arguments."""
-        if self.remembers:
-            raise InvalidRequest("features(): a network with a memory has none for single rows; use it without memory")
-        found: Tensor = self.module.features(shown, more)
-        return found
+    def features(self, inputs: NetworkInput, more: Tensor | None = None) -> Tensor:
+        """Return the features [rows, features] of a network of the user or of convolutions, for the same arguments."""
+        if self.recurrent:
+            raise InvalidRequest(
+                "features(): a network with a memory has no features of single rows; use it without memory"
+            )
+        features: Tensor = self.module.features(inputs, more)
+        return features
 
     # -- acting --------------------------------------------------------------------------------------------------
     @property
     def acting(self) -> Any:
-        """The module that acts."""
+        """The module of the policy."""
         return self.module.acting
 
     def layers(self) -> list[tuple[Array, Array]]:
-        """(weights [in, out], bias) of the dense layers, copies."""
-        return layers_of(self.module.heads[0] if self.remembers else self.module.networks[0].dense)
+        """Return copies of the (weights [in, out], bias) of the dense layers."""
+        return layers_of(self.module.heads[0] if self.recurrent else self.module.networks[0].dense)
 
     def cell(self) -> list[Array]:
-        """The weights of the recurrent cell, copies."""
-        return [as_numpy(one) for one in self.module.cell.parameters()]
+        """Return copies of the weights of the recurrent cell."""
+        return [as_numpy(value) for value in self.module.cell.parameters()]
 
     def embedding(self) -> tuple[Array, Array]:
-        """(weights [in, out], bias) of one layer that computes all that is embedded, and then the shortcut."""
+        """Return (weights [in, out], bias) of one layer that computes all embeddings and the shortcut."""
         layers = [*self.module.embeddings, self.module.shortcut]
-        return embedding_of(self._shape, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
+        return embedding_of(self._spec, [(as_numpy(layer.weight), as_numpy(layer.bias)) for layer in layers])
 
 
-class TorchTarget:
-    """A module whose parameters follow another network's."""
+class TorchTarget(Target):
+    """A module whose parameters are updated towards those of another network."""
 
     def __init__(self, network: TorchNetwork) -> None:
         self._module = copied(network.module)
-        self._modules, self._fixed = ({"target": self._module}, {"target": network.module}), fixed_names(network.module)
-        self._followed, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
-        for one in trained(self._module):
-            one.data = self.parameters[start : start + one.numel()].view_as(one)
-            start += one.numel()
+        self._source_module, self._fixed = network.module, fixed_names(network.module)
+        self._source, self.parameters, start = network.optimizer, network.optimizer.parameters.clone(), 0
+        for parameter in trained(self._module):
+            parameter.data = self.parameters[start : start + parameter.numel()].view_as(parameter)
+            start += parameter.numel()
         self._module.requires_grad_(False).eval()
         self._module.flat = self.parameters
 
-    def __call__(self, shown: Shown, more: Tensor | None = None) -> Tensor:
-        found: Tensor = self._module(shown, more)
-        return found
+    def __call__(self, inputs: NetworkInput, more: Tensor | None = None) -> Tensor:
+        output: Tensor = self._module(inputs, more)
+        return output
 
-    def follow(self, tau: float) -> None:
+    def soft_update(self, tau: float) -> None:
         """θ' ← θ' + τ (θ - θ'); frozen parameters and buffers are copied."""
-        self.parameters.lerp_(self._followed.parameters, tau)
+        self.parameters.lerp_(self._source.parameters, tau)
         if self._fixed:
-            mine, theirs = (one["target"].state_dict() for one in self._modules)
+            target, source = self._module.state_dict(), self._source_module.state_dict()
             for name in self._fixed:
-                mine[name].copy_(theirs[name])
+                target[name].copy_(source[name])
 
     def fixed(self) -> dict[str, Array]:
-        """Frozen parameters and buffers, by name."""
-        return fixed_tensors(*self._modules)
+        """Return frozen parameters and buffers, by name."""
+        return fixed_tensors({"target": self._module}, like={"target": self._source_module})
 
     def load_fixed(self, saved: Any) -> None:
-        """Take over what `fixed` returned."""
-        load_fixed_tensors(*self._modules, saved)
+        """Load the result of `fixed`."""
+        load_fixed_tensors({"target": self._module}, like={"target": self._source_module}, saved=saved)
 
 
 class TorchParameters:
-    """Learned numbers that depend on no input, with their optimizer."""
+    """Learned numbers that are not part of a network, with their optimizer."""
 
     xp = torch
 
-    def __init__(self, first: Array, device: str, epsilon: float = 1e-8) -> None:
-        self.optimizer: Optimizer = Adam(torch, torch.as_tensor(first, device=device).clone(), epsilon)
+    def __init__(self, initial: Array, device: str, epsilon: float = 1e-8) -> None:
+        self.optimizer: Optimizer = Adam(torch, torch.as_tensor(initial, device=device).clone(), epsilon)
         self.values = nn.Parameter(torch.empty_like(self.optimizer.parameters))
-        in_one_tensor([self.values], self.optimizer)
+        share_storage([self.values], self.optimizer)
 
     def exp(self) -> Tensor:
-        """e to the power of the first of them; no gradient flows through it."""
+        """Return the exponential of the first number; no gradient flows through it."""
         return self.values[0].detach().exp()
 
     def gradient(
         self, loss: Loss, name: str = "loss", auxiliary: AuxiliaryParameters | None = None, first: bool = False
     ) -> dict[str, Tensor]:
-        """As of a network."""
+        """See `TorchNetwork.gradient`."""
         return backward(loss, self.optimizer, [self.values], name, auxiliary, first)
 
 
@@ -319,6 +324,6 @@ class AuxiliaryParameters:
 
     def __init__(self, parameters: Sequence[nn.Parameter], epsilon: float = 1e-8) -> None:
         self.parameters = parameters
-        flat = torch.cat([one.detach().reshape(-1) for one in parameters])
+        flat = torch.cat([value.detach().reshape(-1) for value in parameters])
         self.optimizer: Optimizer = Adam(torch, flat, epsilon)
-        in_one_tensor(parameters, self.optimizer)
+        share_storage(parameters, self.optimizer)

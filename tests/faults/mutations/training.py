@@ -167,7 +167,7 @@ GUARDS = (
         "chunks-end-where-memory-does",
         ("B4",),
         swap(" | (ended | ~valid)[steps, slots][:-1]", ""),
-        ("tests/learning/test_chunks.py::test_lost_rows_are_not_learned_from[0]",),
+        ("tests/learning/test_batches.py::test_lost_rows_are_not_learned_from[0]",),
     ),
     Guard(
         "lost-rows-are-marked",
@@ -281,13 +281,13 @@ GUARDS = (
         "gradients-are-finite",
         ("B5",),
         GONE,
-        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights[torch]",),
+        (f"{PPO}::test_five_skipped_gradients_in_a_row_end_the_run_with_the_last_good_weights[torch]",),
     ),
     Guard(
         "gradients-are-finite-in-numpy",
         ("B5",),
         GONE,
-        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights[numpy]",),
+        (f"{PPO}::test_five_skipped_gradients_in_a_row_end_the_run_with_the_last_good_weights[numpy]",),
     ),
     Guard(
         "gradients-reach-the-optimizer",
@@ -302,7 +302,7 @@ GUARDS = (
         "five-in-a-row-is-enough",
         ("B5",),
         NEVER,
-        (f"{PPO}::test_five_in_a_row_end_the_run_with_the_last_good_weights",),
+        (f"{PPO}::test_five_skipped_gradients_in_a_row_end_the_run_with_the_last_good_weights",),
     ),
     Guard(
         "masks-are-part-of-the-mark",
@@ -506,13 +506,13 @@ GUARDS = (
         "rollouts-of-an-older-policy-are-refused",
         ("F3",),
         NEVER,
-        (f"{PPO}::test_what_an_older_policy_did_is_refused",),
+        (f"{PPO}::test_rollout_of_an_older_policy_is_refused",),
     ),
     Guard(
         "stale-rows-are-corrected",
         ("F3",),
         instead("later = row"),
-        ("tests/learning/test_returns.py::test_with_ratios_they_are_those_of_v_trace",),
+        ("tests/learning/test_returns.py::test_advantages_with_ratios_equal_v_trace",),
     ),
     Guard(
         "the-lag-is-bounded",

@@ -7,8 +7,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from multiverse.algorithms.algorithm import Settings
 from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
+from multiverse.algorithms.settings import Settings
 from multiverse.core.errors import InvalidRequest, in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
