@@ -140,7 +140,7 @@ def test_rewards_are_scaled_by_returns_of_their_own_slots() -> None:
     one, other = (made(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     first, second = filled(one, VECTOR), filled(one, VECTOR, seed=1)
     half = slice(SLOTS // 2, SLOTS)
-    joined = Rollout.joined([first.some(half), second.some(half)])
+    joined = Rollout.joined([first.copy_of(half), second.copy_of(half)])
     assert one._batches.reward_normalizer is not None and other._batches.reward_normalizer is not None
     parts = [part.slots for part in joined.parts]
     never = np.zeros(joined.rewards.shape, bool)

@@ -446,7 +446,7 @@ def test_lower_than_expected_speedup_the_bottleneck_is_named(
     thinks: float, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("multiverse.rollouts.whole_episodes.perf_counter", clock)
+    monkeypatch.setattr("multiverse.rollouts.episode_play.perf_counter", clock)
 
     class Thinks(mv.RandomPolicy):
         def act(self, *shown: Any) -> Any:
