@@ -39,7 +39,7 @@ from multiverse.ipc.interrupts import stop_waiting
 from multiverse.ipc.mailbox import control_field
 
 log = logging.getLogger("multiverse")
-PROGRESS_AFTER_S = 2.0
+PROGRESS_AFTER_S = 5.0
 LOOK_EVERY_S = 0.02
 
 
