@@ -443,7 +443,7 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
 
 def test_opponents_need_another_side(tmp_path: Path) -> None:
     for wrong in ({"opponents": 2}, {"evaluation_opponent": "random"}):
-        with pytest.raises(InvalidRequest, match="th(is|e) env has one agent"):
+        with pytest.raises(InvalidRequest, match=r"th(is|e) env has one agent"):
             mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN, **wrong)
     with pytest.raises(InvalidRequest, match="cannot be imported"):
         mv.train(FOUR, run_dir=tmp_path / "run", evaluation_opponent="nowhere:player", **RUN)
