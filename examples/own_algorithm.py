@@ -38,7 +38,7 @@ class Reinforce:
     """The policy gradient with standardized returns (Williams 1992)."""
 
     Config = ReinforceConfig
-    actions = (gym.spaces.Discrete,)
+    actions, images = (gym.spaces.Discrete,), False
 
     def __init__(
         self, config: ReinforceConfig, observation_space: Any, action_space: Any, slots: int, seed: int, device: str

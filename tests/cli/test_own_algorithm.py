@@ -16,6 +16,7 @@ import pytest
 
 import multiverse as mv
 from examples.own_algorithm import Reinforce, ReinforceConfig, main
+from multiverse.algorithms import UpdateReport
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main as command
 from multiverse.training import side_by_side
@@ -442,8 +443,61 @@ def test_a_policy_is_shown_its_previous_actions_everywhere(tmp_path: Path) -> No
     assert run.summary["evaluation"] is not None and run.summary["evaluation_failures"]["failed"] == 0
 
 
-def test_its_metrics_stand_beside_the_runs_own(tmp_path: Path) -> None:
-    tells = {"update": lambda self, rollouts, progress: {"updates": 77, "mine": 5.0}}
-    run = mv.train("CartPole-v1", mistaken(**tells), run_dir=tmp_path / "run", env_steps=128, **SMALL)
+def test_metrics_of_an_own_algorithm_are_logged_beside_those_of_the_run(tmp_path: Path) -> None:
+    own = {"update": lambda self, rollouts, progress: {"mine": 5.0}}
+    run = mv.train("CartPole-v1", mistaken(**own), run_dir=tmp_path / "run", env_steps=128, **SMALL)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["updates"] for row in rows if "mine" in row] == [1, 2]
+    assert [(row["updates"], row["mine"]) for row in rows if "mine" in row] == [(1, 5.0), (2, 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("env_steps", 7, "which the run itself logs"),
+        ("updates", 77, "which the run itself logs"),
+        ("learn_share", 0.5, "which the run itself logs"),
+        ("evaluation_mean_return", 1.0, "which the run itself logs"),
+        ("notes", "text", "expected a number"),
+        ("", 1.0, "expected a name"),
+    ],
+)
+def test_metric_that_a_line_cannot_hold_is_refused(tmp_path: Path, name: str, value: Any, why: str) -> None:
+    class Reports(Short):
+        def update(self, rollouts: Any, progress: float) -> UpdateReport:
+            report = super().update(rollouts, progress)
+            return UpdateReport({**report.metrics, name: value}, 1)
+
+    with pytest.raises(mv.errors.InvalidRequest, match=why):
+        mv.train("CartPole-v1", Reports, run_dir=tmp_path / "run", env_steps=64, **LITTLE)
+
+
+def test_numpy_policy_refuses_images_before_anything_is_collected(tmp_path: Path) -> None:
+    class Sees(Short):
+        images = True
+
+    with pytest.raises(mv.errors.InvalidRequest, match=r"have images .* declares images = False"):
+        mv.train(Images, Sees, run_dir=tmp_path / "run", env_steps=64, **LITTLE)
+    with pytest.raises(mv.errors.InvalidRequest, match="images"):
+        mv.train(Images, Short, run_dir=tmp_path / "run", env_steps=64, **LITTLE)
+
+
+class Images(gym.Env[Any, Any]):
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **more: Any) -> Any:
+        return np.zeros((36, 36, 3), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((36, 36, 3), np.uint8), 0.0, True, False, {}
+
+
+def test_config_without_its_decorator_is_refused_by_name(tmp_path: Path) -> None:
+    class Undecorated(ReinforceConfig):
+        dual: float = 3.0
+
+    class Dual(Reinforce):
+        Config = Undecorated
+
+    with pytest.raises(mv.errors.InvalidRequest, match=r"dual would not be a setting.*@dataclass\(frozen=True\)"):
+        mv.train("CartPole-v1", Dual, run_dir=tmp_path / "run", env_steps=64, **LITTLE)

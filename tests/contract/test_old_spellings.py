@@ -117,3 +117,15 @@ def test_todays_spellings_warn_of_nothing() -> None:
             getattr(mv, name)
         timeouts, failures = mv.Timeouts(close_s=1.0), mv.FailureOptions(on_failure="restart")
         mv.make_vec("CartPole-v1", 2, "thread", workers=1, on_failure=failures, timeouts=timeouts).close()
+
+
+@pytest.mark.parametrize("wrong", [{"timeouts": 30}, {"timeouts": mv.FailureOptions()}, {"agents": "separate"}])
+def test_options_of_another_kind_are_refused_with_the_class_that_is_expected(wrong: dict[str, Any]) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=r"expected mv\.(Timeouts|AgentOptions)\(…\)"):
+        mv.make_vec("CartPole-v1", 2, "serial", **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"masks": "of"}, {"possible_agents": "agent_0"}, {"groups": 3}])
+def test_agent_options_are_validated_when_they_are_made(wrong: dict[str, Any]) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match="expected"):
+        mv.AgentOptions(**wrong)

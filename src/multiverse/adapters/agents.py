@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from gymnasium import spaces
@@ -39,6 +39,11 @@ class AgentOptions:
     def __post_init__(self) -> None:
         if self.groups is not None and self.groups != "separate" and not isinstance(self.groups, Mapping):
             raise InvalidRequest(f"groups={self.groups!r}: expected a dict name → agents, or 'separate'")
+        if isinstance(self.possible_agents, str):
+            raise InvalidRequest(f"possible_agents={self.possible_agents!r}: expected a list of agents")
+        if self.masks not in (None, "off", *get_args(MaskSource)):
+            names = ", ".join(("off", *get_args(MaskSource)))
+            raise InvalidRequest(f"masks={self.masks!r}: expected one of {names}, or None")
 
 
 NOTHING_SAID = AgentOptions()

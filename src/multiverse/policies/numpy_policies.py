@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Memory, Policy, Seen
 from multiverse.core.views import Array
 from multiverse.policies.cells import GATES, Cells, in_blocks
@@ -60,6 +61,11 @@ class NumpyPolicy:
     ) -> None:
         """`layers`: (weights [in, out], bias) of each; the last one has no activation. `embedding`: a layer with a ReLU
         before the cells, which take its first units; the others are a shortcut past them."""
+        if features.images:
+            raise InvalidRequest(
+                f"NumpyPolicy acts on numbers, and these observations have images ({features.images[0].space}): an "
+                "algorithm that uses it declares images = False"
+            )
         self._features, self._activation, self._head, self.version = features, activation, head, version
         self._layers = [(np.ascontiguousarray(w), np.ascontiguousarray(b)) for w, b in layers]
         self._activate, self._shift_and_scale, self._cells = ACTIVATIONS[activation], shift_and_scale, cells

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from multiverse.training.config.budget import Clock
+from multiverse.core.errors import InvalidRequest
+from multiverse.training.config.budget import PARTS, Clock
 
 if TYPE_CHECKING:
     from multiverse.core.plan import Plan
@@ -169,6 +170,20 @@ Event = (
 )  # fmt: skip
 
 
+RUNS_OWN = frozenset({"env_steps", "episodes", "updates", "seconds", "env_steps_per_s", "mean_return", "mean_length",
+                      "num_envs", *(f"{part}_share" for part in PARTS)})  # fmt: skip
+"""Metrics that the run itself logs."""
+
+
+def _check_metric(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"update() returned a metric named {name!r}: expected a name as text")
+    if name in RUNS_OWN or name.startswith(("evaluation_", "mean_return/")):
+        raise InvalidRequest(f"update() returned a metric {name!r}, which the run itself logs: choose another name")
+    if not isinstance(value, int | float | np.number | np.bool_) and not hasattr(value, "item"):
+        raise InvalidRequest(f"update() returned {value!r:.60} as the metric {name!r}: expected a number")
+
+
 class NextMetrics:
     """The metrics that are logged next: of the updates since the last time."""
 
@@ -187,8 +202,10 @@ class NextMetrics:
         return clock.env_steps // every > self.since.env_steps // every
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Those of one more update."""
+        """Those of one more update; refused where a line could not hold them beside the run's own."""
         for name, value in metrics.items():
+            if name not in self._sums:
+                _check_metric(name, value)
             before, count = self._sums.get(name, (0.0, 0))
             summed = count and isinstance(value, int | float | np.number) and not isinstance(before, str)
             self._sums[name] = [before + value, count + 1] if summed else [value, 1]

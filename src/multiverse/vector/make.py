@@ -165,6 +165,9 @@ def make_vec(
         timeouts: time limits of steps, resets and `close`.
         agents: of PettingZoo envs: groups that share a policy, all agents that there can be, and more.
     """
+    for name, value, kind in (("timeouts", timeouts, Timeouts), ("agents", agents, AgentOptions)):
+        if not isinstance(value, kind):
+            raise InvalidRequest(f"{name}={value!r:.60}: expected mv.{kind.__name__}(…)")
     options = VectorOptions(
         executor=ON_RAY if isinstance(executor, RayOptions) else executor,
         ray=executor if isinstance(executor, RayOptions) else DEFAULT_RAY,

@@ -336,6 +336,11 @@ def own_settings(kind: Any) -> frozenset[str]:
     if bare := [field.name for field in fields if is_required(field)]:
         raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(bare)} must have a default")
     names = frozenset(field.name for field in fields)
+    if forgotten := [name for name in vars(config).get("__annotations__", {}) if name not in names]:
+        raise InvalidRequest(
+            f"{name_of(kind)}.Config: {', '.join(forgotten)} would not be a setting, because {config.__name__} is not "
+            "decorated: put @dataclass(frozen=True) above the class"
+        )
     if both := sorted(names & RUN_SETTINGS):
         raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(both)} is a setting of every run; call it otherwise")
     return names
