@@ -97,6 +97,16 @@ def test_invalid_requests_are_refused() -> None:
         workers(2, 0)
 
 
+def test_options_of_make_vec_apply_to_workers() -> None:
+    failures = mv.FailureOptions(on_failure="restart", on_bad_value="clip")
+    options = {"on_failure": failures, "timeouts": mv.Timeouts(reply_s=30.0)}
+    with mv.EpisodeCollector("CartPole-v1", PLAN, num_envs=2, workers=1, **options) as collector:
+        policy = mv.RandomPolicy(gym.spaces.Discrete(2))
+        assert collector.collect(policy, 3).lengths.shape == (3,)
+    with pytest.raises(mv.errors.InvalidRequest, match=r"reset_plan=3: expected a reset plan"):
+        mv.EpisodeCollector("CartPole-v1", 3, num_envs=2)  # type: ignore[arg-type]
+
+
 def test_options_that_do_not_apply_are_refused() -> None:
     with made(1) as envs:
         with pytest.raises(

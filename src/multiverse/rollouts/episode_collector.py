@@ -35,13 +35,14 @@ from multiverse.vector.single import VectorEnv
 
 
 class EnvOptions(TypedDict, total=False):
-    """Options of the envs in workers, as `make_vec` takes them. `reply_timeout_s` is the time for a worker's share of
-    one call of `collect`, 600 s by default."""
+    """Options of the envs in workers, as `make_vec` takes them. `timeouts.reply_s` (or `reply_timeout_s`) is the time
+    for a worker's share of one call of `collect`, 600 s by default."""
 
     tasks: Sequence[Any] | None
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     wrappers: Sequence[Wrapper] | None
-    on_failure: OnFailure
+    on_failure: OnFailure | FailureOptions
+    timeouts: Timeouts
     on_bad_value: OnBadValue
     restarts_per_minute: int | None
     reply_timeout_s: float | None
@@ -90,11 +91,13 @@ class EpisodeCollector:
             action: (shape, dtype) of one action as policies return it, if not as those of this library do.
             num_envs: number of envs in workers.
             workers: number of worker processes; by default one per core.
-            env_options: `tasks`, `env_kwargs`, `wrappers`, `on_failure`, `on_bad_value`, `restarts_per_minute` and
-                `reply_timeout_s`, as `make_vec` takes them, for envs in workers.
+            env_options: `tasks`, `env_kwargs`, `wrappers`, `on_failure` and `timeouts`, as `make_vec` takes them, for
+                envs in workers; also `on_bad_value`, `restarts_per_minute` and `reply_timeout_s`.
         """
         if unknown := sorted(env_options.keys() - EnvOptions.__annotations__.keys()):
             raise TypeError(f"EpisodeCollector() got an unexpected keyword argument {unknown[0]!r}")
+        if not callable(reset_plan):
+            raise InvalidRequest(f"reset_plan={reset_plan!r:.60}: expected a reset plan, such as mv.DerivedSeeds(1)")
         self._strategy: EpisodeStrategy
         if isinstance(envs, gymnasium.vector.VectorEnv):
             given = {"num_envs": num_envs, "workers": workers, **env_options}
@@ -187,9 +190,12 @@ class _InWorkers:
         self._count = min(usable_cores() if workers is None else whole_number("workers", workers), len(each))
         if self._count < 1:
             raise InvalidRequest(f"workers={workers}: expected at least 1")
-        restarts = {name: options[name] for name in ("on_failure", "restarts_per_minute") if name in options}
-        values = {name: options[name] for name in ("on_bad_value",) if name in options}
-        inner = {"tasks": options.get("tasks"), "on_failure": FailureOptions(**restarts, **values)}
+        failures = options.get("on_failure", "raise")
+        if not isinstance(failures, FailureOptions):
+            more = {name: options[name] for name in ("on_bad_value", "restarts_per_minute") if name in options}
+            failures = FailureOptions(on_failure=failures, **more)
+        timeouts = options.get("timeouts", Timeouts(reply_s=options.get("reply_timeout_s", 600.0)))
+        inner = {"tasks": options.get("tasks"), "on_failure": failures}
         shares = [[each[i] for i in share] for share in ranges(len(each), self._count)]
         self.envs = make_vec(
             [partial(_Player, w, share, inner) for w, share in enumerate(shares)],
@@ -197,8 +203,8 @@ class _InWorkers:
             workers=self._count,
             autoreset="disabled",
             infos=False,
-            on_failure=FailureOptions(**restarts),
-            timeouts=Timeouts(reply_s=options.get("reply_timeout_s", 600.0)),
+            on_failure=replace(failures, on_bad_value="raise"),  # of what the workers return; envs have `failures`
+            timeouts=timeouts,
         )
         self.num_envs, self._calls = len(each), 0
 
