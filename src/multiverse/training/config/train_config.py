@@ -42,9 +42,7 @@ class TrainConfig:
     env: str = setting(
         "CartPole-v1", "Gymnasium id, or module:name of a class or function that creates the environment."
     )
-    algorithm: str = setting(
-        DEFAULT_ALGORITHM, "Algorithm: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."
-    )
+    algorithm: str = setting(DEFAULT_ALGORITHM, f"Algorithm: {', '.join(ALGORITHMS)}, or module:Class of your own.")
     network: str | None = setting(
         None,
         "Network between the observations and the dense layers or the memory: mlp, nature_cnn, small_cnn, or "
@@ -237,7 +235,7 @@ class TrainConfig:
         3, "Number of most recent checkpoints that are kept, besides the best one.", at_least=1
     )
     settings: Any = setting(
-        None, "Settings of the algorithm: its own `Config`. In files they are in a section with its name (`ppo:`)."
+        None, "Settings of the algorithm: its own `Config`. In files they are in a section with the algorithm's name."
     )
 
     def __post_init__(self) -> None:
