@@ -226,7 +226,7 @@ FILES = {
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
         (
             "CartPole-v1 --buffer-size=10",
-            "--buffer-size is a setting of sac, td3, discrete_sac, dqn; the algorithm of this run is ppo (for example --algorithm sac)",
+            "--buffer-size is a setting of sac, td3, discrete_sac, dqn; the algorithm of this run is ppo",
         ),
         (
             "CartPole-v1 --algorithm dqn --no-squash",

@@ -178,8 +178,8 @@ class _Sections:
         return ours
 
     def _ours(self) -> dict[str, str]:
-        """Return the settings of the algorithm by their names in the file. Discrete SAC has its target entropy as a share
-        of the maximum."""
+        """Return the settings of the algorithm by their names in the file. The target entropy of discrete SAC is a
+        share of the maximum."""
         discrete = ALGORITHMS.get(self._given["policy"].get("algo_name", "sac")) == "discrete_sac"
         return {**POLICY, "target_entropy": "target_entropy_ratio"} if discrete else POLICY
 
