@@ -26,17 +26,17 @@ class Recorder:
     def __init__(self) -> None:
         self.files: dict[str, None] = {}
         self._importing = 0
-        self._done = False
+        self.done = False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if self._done or event not in ("call", "return"):
+        if self.done or event not in ("call", "return"):
             return
         if code.co_name == "<module>":
             self._importing += 1 if event == "call" else -1
         elif event == "call" and not self._importing and code.co_filename.startswith(SOURCE):
             self.files.setdefault(code.co_filename.removeprefix(SOURCE))
-            self._done = (code.co_filename, code.co_name) == FIRST_STEP
+            self.done = (code.co_filename, code.co_name) == FIRST_STEP
 
 
 if __name__ == "__main__":
@@ -47,4 +47,4 @@ if __name__ == "__main__":
     sys.setprofile(None)
     threading.setprofile(None)
     print("\n".join(recorder.files))
-    sys.exit(status)
+    sys.exit(status if recorder.done else "the command took no optimizer step")
