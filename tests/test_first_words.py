@@ -168,7 +168,7 @@ def test_what_is_for_several_agents_is_refused_for_one(option: dict[str, Any]) -
 
 def test_a_parallel_env_is_not_made_parallel() -> None:
     spread = pytest.importorskip("mpe2.simple_spread_v3")
-    with pytest.raises(mv.MultiverseError, match="act at once already"):
+    with pytest.raises(mv.MultiverseError, match="act at the same time already"):
         mv.make_vec(spread.parallel_env, 2, "serial", agents=mv.AgentOptions(parallel=True))
 
 
