@@ -251,7 +251,7 @@ def test_the_rows_space_has_room_for_zeros() -> None:
 
 def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     for other in (spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)):
-        with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box, and these are 'a' Discrete"):
+        with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box; these are 'a' Discrete"):
             mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2), other]))
 
 
@@ -259,7 +259,7 @@ def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     ("make_it", "said"),
     [
         (lambda: mv.flatten_agents(gymnasium.make("CartPole-v1")), "expected a PettingZoo AEC or parallel env"),
-        (lambda: mv.flatten_agents(Fading), "pass an env, not what builds it"),
+        (lambda: mv.flatten_agents(Fading), "pass an env, not a function that builds it"),
         (lambda: mv.flatten_agents(Fading(), reward="max"), "reward='max': expected 'sum' or 'mean'"),
         (lambda: mv.flatten_agents(Spaces({"a": spaces.Text(3)})), "agent 'a' observes Text"),
         (lambda: mv.flatten_agents(Spaces({})), "needs a possible_agents"),
