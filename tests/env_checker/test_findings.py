@@ -24,7 +24,7 @@ from tests.env_checker import broken_envs as broken
 from tests.env_checker import broken_teams as teams
 
 SETTINGS = Settings(seed=3, steps=300, compared_steps=120)
-BUILDING, SPACES, RESET, STEPS, ORDER, OWNERSHIP, SEEDS, SHARING, TRAVELLING, LEAVING, MEMORY, COST = CHECKS
+BUILDING, SPACES, RESET, STEPS, ORDER, OWNERSHIP, SEEDS, SHARING, SERIALIZATION, LEAKS, MEMORY, COST = CHECKS
 Env = functools.partial
 
 
@@ -177,12 +177,12 @@ CASES: list[tuple[str, str, Any, str]] = [
     ("environment-changed", SHARING, broken.ChangesFolder, "→ /"),
     ("process-settings-changed", SHARING, broken.ChangesSettings, r"np.seterr .*\(SIGINT\)"),
     # -- travelling
-    ("info-cannot-travel", TRAVELLING, broken.InfoWithLock, r"info\['inner'\]\['lock'\] is a lock, in reset"),
-    ("env-cannot-be-pickled", TRAVELLING, broken.HoldsLock, "cannot pickle '_thread.lock'"),
+    ("info-cannot-travel", SERIALIZATION, broken.InfoWithLock, r"info\['inner'\]\['lock'\] is a lock, in reset"),
+    ("env-cannot-be-pickled", SERIALIZATION, broken.HoldsLock, "cannot pickle '_thread.lock'"),
     # -- what stays
-    ("threads-left", LEAVING, broken.LeavesThread, r"\d threads after \d × .*: telemetry"),
-    ("processes-left", LEAVING, broken.LeavesProcess, r"\d processes after \d × "),
-    ("descriptors-left", LEAVING, broken.LeavesFile, r"\d open files or sockets after \d × "),
+    ("threads-left", LEAKS, broken.LeavesThread, r"\d threads after \d × .*: telemetry"),
+    ("processes-left", LEAKS, broken.LeavesProcess, r"\d processes after \d × "),
+    ("descriptors-left", LEAKS, broken.LeavesFile, r"\d open files or sockets after \d × "),
     ("memory-grows", MEMORY, broken.Hoards, r"MB more after \d+ resets .* (79|8\d|9\d) kB an episode"),
     # -- cost
     ("cost", COST, broken.Healthy, r"step [\d.]+ (µs|ms), reset [\d.]+ (µs|ms) .*(serial|hybrid)"),

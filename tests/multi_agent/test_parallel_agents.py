@@ -124,7 +124,7 @@ def test_the_caller_can_name_agents_that_come_later() -> None:
 
 
 def test_the_same_agent_twice_is_refused() -> None:
-    with pytest.raises(mv.errors.EnvFailed, match=r"possible_agents: \['left'\] twice"):
+    with pytest.raises(mv.errors.EnvFailed, match=r"possible_agents: \['left'\] appear twice"):
         mv.make_vec(Pair, 2, "serial", agents=mv.AgentOptions(possible_agents=["left", "right", "left"]))
 
 

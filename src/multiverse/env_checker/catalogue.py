@@ -112,7 +112,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "reset-signature": error(
         "vector envs seed by env.reset(seed=..., options=...); without both the first seeded reset fails.",
-        "def reset(self, *, seed=None, options=None): super().reset(seed=seed); ...",
+        "def reset(self, *, seed=None, options=None): super().reset(seed=seed).",
     ),
     "reset-return": error(
         "the two values are unpacked at the start of every episode; anything else fails, or an array of two rows "

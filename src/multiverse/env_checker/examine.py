@@ -19,10 +19,10 @@ from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzo
 from multiverse.core.errors import EnvFailed, InvalidRequest, ReplyTimeout
 from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import Laboratory, Seat, Where, WorkerLost
-from multiverse.env_checker.ownership import check_ownership, check_travelling
+from multiverse.env_checker.ownership import check_ownership, check_serialization
 from multiverse.env_checker.repeatability import check_seeds, check_sharing
 from multiverse.env_checker.report import SEVERITIES, CheckReport, CheckRun, Finding
-from multiverse.env_checker.resources import check_building, check_cost, check_leaving, check_memory
+from multiverse.env_checker.resources import check_building, check_cost, check_leaks, check_memory
 from multiverse.env_checker.stepping import check_order, check_reset, check_steps
 from multiverse.env_checker.subject import EnvRaised, OutOfTime, Settings, Subject
 from multiverse.env_checker.values import check_spaces
@@ -138,12 +138,12 @@ TWO_ENVS = "two envs in one process"
 
 CHECKS: dict[str, Check] = {
     **BASIC,
-    "calls out of turn": check_order,
-    "arrays handed over": check_ownership,
+    "order of calls": check_order,
+    "ownership of arrays": check_ownership,
     "seeds": check_seeds,
     TWO_ENVS: check_sharing,
-    "what travels between processes": check_travelling,
-    "what is left after closing": check_leaving,
+    "serialization": check_serialization,
+    "leaks": check_leaks,
     "memory over many resets": check_memory,
     "cost": check_cost,
 }

@@ -94,7 +94,7 @@ def _scribble(value: Any) -> None:
 
 
 # -- pickling --------------------------------------------------------------------------------------------------
-def check_travelling(subject: Subject) -> Iterator[Finding]:
+def check_serialization(subject: Subject) -> Iterator[Finding]:
     """Pickle infos, and the env itself, as a worker does."""
     env = subject.build()
     unpicklable: dict[str, str] = {}

@@ -78,7 +78,7 @@ def _closed_twice(env: WatchedEnv) -> Finding | None:
 
 
 # -- leaks -----------------------------------------------------------------------------------------------------
-def check_leaving(subject: Subject) -> Iterator[Finding]:
+def check_leaks(subject: Subject) -> Iterator[Finding]:
     """Build, step and close a few times, and count threads, processes and descriptors that each time adds."""
     _cycle(subject)  # the first one loads imports, caches and pools
     threads, processes = set(threading.enumerate()), _processes()

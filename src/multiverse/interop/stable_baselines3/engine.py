@@ -1,4 +1,4 @@
-"""Our vector env as the Stable-Baselines3 drop-ins drive it: steps in two halves, and each env's info by itself."""
+"""Vector env for the Stable-Baselines3 drop-ins: steps in two halves, and a separate info for each env."""
 
 from __future__ import annotations
 
