@@ -29,8 +29,8 @@ CATALOGUE: dict[str, Entry] = {
     # -- crashes and hangs ---------------------------------------------------------------------------------------
     "hangs": error(
         "a vector env waits for its slowest env; one that never answers stops all of them until its timeout.",
-        "look at the stack; set a time limit on the call that blocks (socket, lock, subprocess, while loop). If it"
-        " is only slow, raise --timeout-s.",
+        "look at the stack; set a time limit on the call that blocks (socket, lock, subprocess, while loop). If it is "
+        "only slow, raise --timeout-s.",
     ),
     "cut-short": info(
         "the env is slow: the rest of this check was skipped.",
@@ -43,8 +43,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     # -- building ------------------------------------------------------------------------------------------------
     "build-failed": error(
-        "nothing can run without an env.",
-        "make the factory work on its own in a new interpreter first.",
+        "nothing can run without an env.", "make the factory work on its own in a new interpreter first."
     ),
     "build-again-failed": error(
         "a worker holds many envs: the second copy in one process must work while the first one lives.",
@@ -59,8 +58,8 @@ CATALOGUE: dict[str, Entry] = {
         "inherit from one of them; an old `gym` env needs a wrapper such as shimmy.GymV21CompatibilityV0.",
     ),
     "close-raises": error(
-        "vector envs close every env at the end, in error handlers and at interpreter exit: an exception there "
-        "hides the first cause and may leave processes and files behind.",
+        "vector envs close every env at the end, in error handlers and at interpreter exit: an exception there hides "
+        "the first cause and may leave processes and files behind.",
         "let close() release what exists and ignore the rest.",
     ),
     "close-twice": warning(
@@ -101,28 +100,24 @@ CATALOGUE: dict[str, Entry] = {
         "declare dtype=np.float32 (and return it), unless the precision is needed.",
     ),
     "space-of-objects": info(
-        "these values cannot be stored in an array: they are pickled and sent by pipe at every step instead of "
-        "through shared memory.",
+        "these values cannot be stored in an array: they are pickled and sent by pipe at every step instead of through"
+        " shared memory.",
         "use fixed-size Box, Discrete, MultiDiscrete or MultiBinary (pad, with a mask) where speed matters.",
     ),
     # -- reset ---------------------------------------------------------------------------------------------------
     "reset-raises": error(
-        "every episode begins with a reset.",
-        "look at the line that raised; reproduce it with the seed named here.",
+        "every episode begins with a reset.", "look at the line that raised; reproduce it with the seed named here."
     ),
     "reset-signature": error(
         "vector envs seed by env.reset(seed=..., options=...); without both the first seeded reset fails.",
         "def reset(self, *, seed=None, options=None): super().reset(seed=seed).",
     ),
     "reset-return": error(
-        "the two values are unpacked at the start of every episode; anything else fails, or an array of two rows "
-        "is mistaken for them.",
+        "the two values are unpacked at the start of every episode; anything else fails, or an array of two rows is "
+        "mistaken for them.",
         "return observation, info (an empty dict if there are no infos).",
     ),
-    "info-not-dict": error(
-        "infos of all envs are merged by key.",
-        "return a dict, {} if it is empty.",
-    ),
+    "info-not-dict": error("infos of all envs are merged by key.", "return a dict, {} if it is empty."),
     # -- step ----------------------------------------------------------------------------------------------------
     "step-raises": error(
         "one env's exception stops the whole batch (or costs its episode with on_failure='restart').",
@@ -149,8 +144,7 @@ CATALOGUE: dict[str, Entry] = {
         "return bool(...) of one condition.",
     ),
     "end-not-bool-like": warning(
-        "it is converted to true or false here; other loops use it as a number or an index.",
-        "return bool(...).",
+        "it is converted to true or false here; other loops use it as a number or an index.", "return bool(...)."
     ),
     "never-ends": info(
         "without an end, no returns can be logged, and learners that wait for whole episodes wait forever.",
@@ -159,8 +153,8 @@ CATALOGUE: dict[str, Entry] = {
     "time-limit-as-terminated": warning(
         "`terminated` means that no reward follows: values are not bootstrapped there, and the agent learns that "
         "surviving is worthless.",
-        "if a time limit ends the episode, return truncated=True (or leave it to TimeLimit); ignore this if the "
-        "task itself always takes that many steps.",
+        "if a time limit ends the episode, return truncated=True (or leave it to TimeLimit); ignore this if the task "
+        "itself always takes that many steps.",
     ),
     "step-before-reset": info(
         "a forgotten reset goes unnoticed, and the first episode starts from the state that __init__ left.",
@@ -176,8 +170,7 @@ CATALOGUE: dict[str, Entry] = {
         "always return exactly the keys of observation_space; add the missing key, or remove it from the space.",
     ),
     "observation-keys-extra": warning(
-        "keys that are not in the space are dropped: no policy ever sees them.",
-        "add it to the space, or to info.",
+        "keys that are not in the space are dropped: no policy ever sees them.", "add it to the space, or to info."
     ),
     "observation-type": warning(
         "it is converted to an array at every step, with the type that numpy infers.",
@@ -200,8 +193,8 @@ CATALOGUE: dict[str, Entry] = {
         "find the division, root, log or overflow (also 1e300 in float32); end the episode before it happens.",
     ),
     "observation-out-of-bounds": warning(
-        "learners that scale by the bounds (images, normalisation) get values outside [0, 1]; many well-known envs"
-        " leave their boxes, so this is counted, not refused.",
+        "learners that scale by the bounds (images, normalisation) get values outside [0, 1]; many well-known envs "
+        "leave their boxes, so this is counted, not refused.",
         "widen the Box, or clip.",
     ),
     "observation-not-in-space": error(
@@ -221,8 +214,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "agent-missing": error(
         "make_vec refuses it: the observation or reward of a present agent would be missing from its row.",
-        "return observation, reward, terminated and truncated for every agent in agents; remove agents that leave "
-        "from agents.",
+        "return observation, reward, terminated and truncated for every agent in agents; remove agents that leave from"
+        " agents.",
     ),
     "agent-space-new": warning(
         "seeding an agent's space has no effect if the next call returns another object: sampled actions are not "
@@ -245,19 +238,16 @@ CATALOGUE: dict[str, Entry] = {
         "one agent's gain is another's loss: a policy that plays all of them learns nothing from the sum.",
         "train by self-play (--opponents 5) or with one learner per agent (--separate), not with flatten_agents.",
     ),
-    "not-checked": info(
-        "the behaviour differs between envs.",
-        "nothing; the vector envs of make_vec never do this.",
-    ),
+    "not-checked": info("the behaviour differs between envs.", "nothing; the vector envs of make_vec never do this."),
     # -- ownership of arrays -------------------------------------------------------------------------------------
     "observation-reused": warning(
-        "code that keeps observations (replay buffer, frame stack, final observation) ends up with many copies of "
-        "the last one. make_vec copies each at once; other loops do not.",
+        "code that keeps observations (replay buffer, frame stack, final observation) ends up with many copies of the "
+        "last one. make_vec copies each at once; other loops do not.",
         "return self._buffer.copy().",
     ),
     "observation-is-state": warning(
-        "code that normalizes the observation in place (obs -= mean) changes the env's state. make_vec copies; "
-        "other loops do not.",
+        "code that normalizes the observation in place (obs -= mean) changes the env's state. make_vec copies; other "
+        "loops do not.",
         "return a copy of the state, not the state.",
     ),
     "info-reused": warning(
@@ -266,8 +256,8 @@ CATALOGUE: dict[str, Entry] = {
         "build a new dict at every reset and step; copy the arrays in it.",
     ),
     "action-changed": warning(
-        "the array belongs to the caller: other loops learn from the changed action, not from the chosen one. "
-        "make_vec passes copies.",
+        "the array belongs to the caller: other loops learn from the changed action, not from the chosen one. make_vec"
+        " passes copies.",
         "action = np.clip(action, low, high) instead of action.clip(..., out=action), *= and the like.",
     ),
     "action-kept": warning(
@@ -277,14 +267,14 @@ CATALOGUE: dict[str, Entry] = {
     ),
     # -- seeds ---------------------------------------------------------------------------------------------------
     "seed-ignored": error(
-        "no run can be repeated, no failure reproduced, no episode replayed; parallel copies cannot be "
-        "distinguished by their seeds.",
-        "call super().reset(seed=seed) and draw all random numbers from self.np_random; do not use the time, "
-        "unseeded generators or the order of sets.",
+        "no run can be repeated, no failure reproduced, no episode replayed; parallel copies cannot be distinguished "
+        "by their seeds.",
+        "call super().reset(seed=seed) and draw all random numbers from self.np_random; do not use the time, unseeded "
+        "generators or the order of sets.",
     ),
     "global-rng": error(
-        "all envs of a process, and the learner, draw from one stream: results depend on how many envs share a "
-        "worker, and reset(seed=) of one env affects all others.",
+        "all envs of a process, and the learner, draw from one stream: results depend on how many envs share a worker,"
+        " and reset(seed=) of one env affects all others.",
         "replace np.random.* and random.* by self.np_random (after super().reset(seed=seed)).",
     ),
     "global-rng-touched": warning(
@@ -295,9 +285,8 @@ CATALOGUE: dict[str, Entry] = {
     "state-leaks": warning(
         "an episode cannot be replayed from its seed and actions: resuming a run and reproducing a failure give "
         "another episode.",
-        "set every attribute that step() changes in reset(), physics solvers and cached previous actions included."
-        " Wrappers with running statistics (NormalizeObservation) leak by design: normalize in the learner "
-        "instead.",
+        "set every attribute that step() changes in reset(), physics solvers and cached previous actions included. "
+        "Wrappers with running statistics (NormalizeObservation) leak by design: normalize in the learner instead.",
     ),
     "infos-differ": warning(
         "logged values cannot be repeated, and comparing two runs bit for bit fails.",
@@ -320,8 +309,7 @@ CATALOGUE: dict[str, Entry] = {
         "nothing, if it is intended; otherwise check that reset() passes its seed to super().reset(seed=seed).",
     ),
     "nondeterministic": info(
-        "its spec has nondeterministic=True, so seeds are not expected to determine it.",
-        "nothing.",
+        "its spec has nondeterministic=True, so seeds are not expected to determine it.", "nothing."
     ),
     # -- several environments in one process ---------------------------------------------------------------------
     "instances-share-state": error(
@@ -329,8 +317,8 @@ CATALOGUE: dict[str, Entry] = {
         "move class attributes, module globals, mutable default arguments and singletons into the instance.",
     ),
     "environment-changed": warning(
-        "environment variables and the working directory belong to the process: other envs and the program see the"
-        " change.",
+        "environment variables and the working directory belong to the process: other envs and the program see the "
+        "change.",
         "pass paths and settings as arguments; use absolute paths instead of os.chdir.",
     ),
     "process-settings-changed": warning(
@@ -348,16 +336,14 @@ CATALOGUE: dict[str, Entry] = {
         "put numbers, strings and arrays into info.",
     ),
     "env-cannot-be-pickled": info(
-        "only checkpoints of the env object itself need this; make_vec does not.",
-        "usually nothing.",
+        "only checkpoints of the env object itself need this; make_vec does not.", "usually nothing."
     ),
     "checked-as-instance": info(
         "parallel copies are built by a function, and some checks need to build a new env.",
         "pass the class or a function: check_env(lambda: MyEnv(...)).",
     ),
     "not-isolated": info(
-        "this platform has no worker processes: a crash or hang would affect this program.",
-        "nothing.",
+        "this platform has no worker processes: a crash or hang would affect this program.", "nothing."
     ),
     # -- leaks ---------------------------------------------------------------------------------------------------
     "threads-left": warning(
@@ -365,8 +351,8 @@ CATALOGUE: dict[str, Entry] = {
         "stop and join them in close().",
     ),
     "processes-left": warning(
-        "they continue to use cores and memory; those of a worker are killed with it, those of the caller (serial,"
-        " hybrid) are not.",
+        "they continue to use cores and memory; those of a worker are killed with it, those of the caller (serial, "
+        "hybrid) are not.",
         "end and wait for them in close().",
     ),
     "descriptors-left": warning(
@@ -379,8 +365,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     # -- cost ----------------------------------------------------------------------------------------------------
     "cost": info(
-        "steps that cost less than the communication with a worker should stay in one process, others should be "
-        "spread over the cores.",
+        "steps that cost less than the communication with a worker should stay in one process, others should be spread"
+        " over the cores.",
         "executor='auto' decides by the same rules; `multiverse bench` measures.",
     ),
     "reset-dominates": info(
