@@ -138,9 +138,7 @@ def absent_observation(space: spaces.Space[Any]) -> Any:
         return tuple(absent_observation(child) for child in space.spaces)
     if isinstance(space, spaces.Box):
         return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    if isinstance(space, spaces.Discrete):
-        return np.asarray(space.start, space.dtype)
-    if isinstance(space, spaces.MultiDiscrete):
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return np.asarray(space.start, space.dtype)
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, space.dtype)

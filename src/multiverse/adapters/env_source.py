@@ -112,13 +112,8 @@ def _made(spec: EnvSpec, kwargs: Mapping[str, Any]) -> Any:
         ) from error
 
 
-class _Building(threading.local):
-    """Whether this thread builds one of Gymnasium's MuJoCo envs."""
-
-    gymnasium_model = False
-
-
-_BUILDING = _Building()
+_BUILDING = threading.local()
+"""`gymnasium_model`: whether this thread builds one of Gymnasium's MuJoCo envs."""
 
 
 @contextmanager
@@ -140,7 +135,7 @@ def _without_deprecations_of_models(spec: EnvSpec) -> Iterator[None]:
 
 
 def _print_warning(warning: str) -> None:
-    if not (_BUILDING.gymnasium_model and "deprecated" in warning):
+    if not (getattr(_BUILDING, "gymnasium_model", False) and "deprecated" in warning):
         sys.stderr.write(f"WARNING: {warning}\n")
 
 

@@ -112,8 +112,7 @@ def _digest(spec: EnvSpec) -> bytes:
 
 def _names_in_main(spec: EnvSpec) -> set[str]:
     points = [spec.entry_point, spec.vector_entry_point, *(w.entry_point for w in spec.additional_wrappers)]
-    named = [point.partition(":") for point in points if isinstance(point, str)]
-    return {name for module, _, name in named if module == "__main__"}
+    return {point.partition(":")[2] for point in points if _names_main(point)}
 
 
 def _portable(spec: EnvSpec) -> EnvSpec:

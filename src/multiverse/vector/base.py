@@ -17,6 +17,7 @@ import numpy as np
 
 from multiverse.core.env import EnvDescription, MaskSource
 from multiverse.core.errors import (
+    ClosedError,
     EnvFailed,
     InvalidRequest,
     NothingPending,
@@ -148,7 +149,7 @@ class BaseVectorEnv(NotCopied, ABC):
         """Step every env with the actions in `views`, where the results are written too; returns the infos."""
         if self._state.refusal is not None:
             self._state.refuse_step()
-        return self._step_all(_unchanged)
+        return self._step_all(lambda infos: infos)
 
     def _step_all(self, result_of: Callable[[Infos], Result]) -> Result:
         executor = self._executor
@@ -239,7 +240,7 @@ class BaseVectorEnv(NotCopied, ABC):
     def close_extras(self, timeout_s: float | None = None, **kwargs: Any) -> None:
         """End all workers within this time; none is left running."""
         self._calls.discard_sent()
-        self._state.close()
+        self._state.give_up(ClosedError("this vector env is closed"))
         try:
             self._executor.close(timeout_s)
         finally:
@@ -387,7 +388,3 @@ class BaseVectorEnv(NotCopied, ABC):
 def _mask_source(envs: EnvRange) -> MaskSource | None:
     """Runs where the envs are."""
     return next((source for env in envs.envs if (source := env.mask_source) is not None), None)
-
-
-def _unchanged(infos: Infos) -> Infos:
-    return infos

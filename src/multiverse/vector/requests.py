@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import (
-    ClosedError,
     InvalidRequest,
     MultiverseError,
     ReplyTimeout,
@@ -136,8 +135,8 @@ class RequestState:
 
     def refresh(self) -> None:
         """Derive the refusal from the other fields, so that an interrupt between two changes leaves them consistent."""
-        if self.fatal is not None:
-            self.refusal = self._lost
+        if (fatal := self.fatal) is not None:
+            self.refusal = lambda: fatal
         elif self.sent:
             self.refusal = self.pending_step
         elif self.cut:
@@ -174,9 +173,6 @@ class RequestState:
         self.fatal = error  # guard: after-a-death-only-close
         self.refresh()
 
-    def close(self) -> None:
-        self.give_up(ClosedError("this vector env is closed"))
-
     # -- refusals ----------------------------------------------------------------------------------------------
     def refuse_unusable(self) -> None:
         if self.fatal is not None:
@@ -195,10 +191,6 @@ class RequestState:
         return RequestPending(
             f"envs {failed} failed, or were lost with their worker: call reset(env_ids={failed}), reset() or close()"
         )
-
-    def _lost(self) -> MultiverseError:
-        assert self.fatal is not None
-        return self.fatal
 
     def _pending_call(self) -> MultiverseError:
         return RequestPending("the last call was cut short and its answer is still pending: call reset() or close()")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -72,8 +72,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
     def _task_space(self, env: gymnasium.Env[Any, Any]) -> spaces.Box:
         if env.has_wrapper_attr("task_space"):
-            space: spaces.Box = env.get_wrapper_attr("task_space")
-            return space
+            return cast(spaces.Box, env.get_wrapper_attr("task_space"))
         env.reset()
         try:
             numbers = np.asarray(self.get_task(), np.float64)

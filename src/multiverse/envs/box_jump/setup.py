@@ -5,7 +5,7 @@ Lengths are in boxes, times in seconds; x grows to the right and y downwards."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import at_least, between, flag
@@ -63,8 +63,9 @@ class Setup:
         for name in ("gravity", "friction", "random_spacing", "angular_damping", "penalty_fall"):
             between(name, getattr(self, name), 0.0)
         between("penalty_fall_termination", self.penalty_fall_termination, -math.inf)
-        for name in _FLAGS:
-            flag(name, getattr(self, name))
+        for field in fields(self):
+            if field.type == "bool":
+                flag(field.name, getattr(self, field.name))
         if self.reward_mode not in REWARD_MODES:
             raise InvalidRequest(f"reward_mode={self.reward_mode!r}: expected one of {', '.join(REWARD_MODES)}")
         self._check_width()
@@ -86,8 +87,3 @@ class Setup:
     def action_s(self) -> float:
         """Duration of one action."""
         return self.timestep_s * self.physics_steps_per_action
-
-
-_FLAGS = (
-    "fixed_rotation", "termination_on_fall", "agent_one_hot", "include_highest", "include_time", "include_num_boxes",
-)  # fmt: skip
