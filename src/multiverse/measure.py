@@ -131,63 +131,64 @@ class OpenActions:
 
 def _team_blocks(envs: BaseMultiAgentVectorEnv, same_step: bool) -> tuple[Callable[[int], Any], Callable[[Any], int]]:
     """Reset a vector env; return (function that takes `size` steps, function that counts env steps in its result)."""
-    groups, num_envs, everyone = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
+    groups, num_envs, all_envs = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
     draws = {group.name: OpenActions(group, num_envs * len(group.agents)) for group in groups}
     masks = {group.name: envs.views[(group.name, ACTION_MASKS)] for group in groups if group.masks}
     turn, numbers = envs.reset(seed=0), count()
 
-    def at_once(size: int) -> list[Any]:
+    def step_all_agents(size: int) -> list[Any]:
         over = []
         for k in islice(numbers, size):
             chosen = {name: draw.chosen(k, masks.get(name)) for name, draw in draws.items()}
             envs.step({name: rows.reshape(num_envs, -1, *rows.shape[1:]) for name, rows in chosen.items()})
-            over.append(0 if same_step else np.count_nonzero(envs.episodes_over(everyone)))
+            over.append(0 if same_step else np.count_nonzero(envs.episodes_over(all_envs)))
         return over
 
-    def in_turns(size: int) -> list[Any]:
+    def step_one_agent(size: int) -> list[Any]:
         nonlocal turn
         for k in islice(numbers, size):
             rows = turn.groups.items()  # type: ignore[attr-defined, unused-ignore]
-            turn = envs.step({name: draws[name].chosen(k, one.action_masks, len(one.env_ids)) for name, one in rows})
+            turn = envs.step({name: draws[name].chosen(k, part.action_masks, len(part.env_ids)) for name, part in rows})
         return [0] * size
 
-    return in_turns if isinstance(envs, TurnVectorEnv) else at_once, lambda over: len(over) * num_envs - sum(over)
+    steps = step_one_agent if isinstance(envs, TurnVectorEnv) else step_all_agents
+    return steps, lambda over: len(over) * num_envs - sum(over)
 
 
 def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[], Any]) -> Callable[[int], int]:
     """Return a function that takes `size` steps of a bare PettingZoo env; `first`: result of its reset, None of AEC."""
     draws, numbers = {agent: OpenActions(group, 1) for group in groups for agent in group.agents}, count()
-    seen, infos = first or ({}, {})
-    there = list(env.agents)
+    observations, infos = first or ({}, {})
+    present = list(env.agents)
 
-    def choose(agent: Any, seen: Any, info: Any) -> Any:
-        return draws[agent].chosen(next(numbers), mask_of(seen, info))[0]
+    def choose(agent: Any, observation: Any, info: Any) -> Any:
+        return draws[agent].chosen(next(numbers), mask_of(observation, info))[0]
 
-    def at_once(size: int) -> int:
-        nonlocal seen, infos, there
+    def step_all_agents(size: int) -> int:
+        nonlocal observations, infos, present
         for _ in range(size):
-            chosen = {agent: choose(agent, seen[agent], infos.get(agent)) for agent in there}
-            seen, _, terminated, truncated, infos = env.step(chosen)
-            there = [agent for agent in env.agents if not (terminated[agent] or truncated[agent])]
-            if not there:
-                seen, infos = begin()
-                there = list(env.agents)
+            chosen = {agent: choose(agent, observations[agent], infos.get(agent)) for agent in present}
+            observations, _, terminated, truncated, infos = env.step(chosen)
+            present = [agent for agent in env.agents if not (terminated[agent] or truncated[agent])]
+            if not present:
+                observations, infos = begin()
+                present = list(env.agents)
         return size
 
-    def in_turns(size: int) -> int:
+    def step_one_agent(size: int) -> int:
         done = 0
         while done < size:
             if not env.agents:
                 begin()
-            seen, _, terminated, truncated, info = env.last()
+            observation, _, terminated, truncated, info = env.last()
             if terminated or truncated:
                 env.step(None)
                 continue
-            env.step(choose(env.agent_selection, seen, info))
+            env.step(choose(env.agent_selection, observation, info))
             done += 1
         return size
 
-    return at_once if first else in_turns
+    return step_all_agents if first else step_one_agent
 
 
 Bare = tuple[Callable[[Any], Any], Callable[[], Any]]

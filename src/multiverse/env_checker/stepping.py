@@ -166,8 +166,8 @@ class StepLog:
             evidence = f"all {len(lengths)} episodes ended after exactly {lengths[0]} steps with terminated=True"
             yield make_finding("time-limit-as-terminated", evidence)
 
-    def _add(self, found: Iterable[Misfit]) -> None:
-        for misfit in found:
+    def _add(self, new: Iterable[Misfit]) -> None:
+        for misfit in new:
             self.tally.add(misfit, str(self._env.where))
 
 

@@ -185,7 +185,7 @@ class HostCalls:
     def make_way_for_reset(self, ids: Array) -> None:
         """Discard pending steps for a reset of all envs; refuse a partial reset of envs whose worker is busy."""
         if len(ids) < self._num_envs:
-            self._state.refuse_busy(self.by_host(ids), "receive them before resetting some of them")
+            self._state.refuse_busy(self.by_host(ids), "receive() them before resetting some of them")
         else:
             for host, extras in self.guarded(self._executor.discard_pending):
                 self._results.apply(host, extras)

@@ -135,22 +135,22 @@ def read_game(path: Path | str) -> Game:
 
 def _read(path: Path) -> _Section:
     try:
-        found = yaml.safe_load(read_named(path, LARGEST_BYTES).decode())
+        content = yaml.safe_load(read_named(path, LARGEST_BYTES).decode())
     except OSError as error:
         raise InvalidConfig(str(path), error.strerror or str(error), "Expected a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidConfig(str(path), "it is not valid YAML: " + " ".join(str(error).split())) from error
     except RecursionError:
         raise InvalidConfig(str(path), "it is nested too deeply", "Game files need few levels") from None
-    return _Section(str(path), {} if found is None else found)
+    return _Section(str(path), {} if content is None else content)
 
 
 def _addresses(path: Path) -> dict[str, int]:
     """Return the addresses in another file: `ram: {name: address}`."""
     top = _read(path)
-    found = {name: _number(place, one, 0, 0xFFFF) for name, (place, one) in top.named("ram").items()}
+    by_name = {name: _number(place, value, 0, 0xFFFF) for name, (place, value) in top.named("ram").items()}
     top.end()
-    return found
+    return by_name
 
 
 # -- parts -------------------------------------------------------------------------------------------------------

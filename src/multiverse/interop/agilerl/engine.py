@@ -332,18 +332,17 @@ def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, A
 
 
 # -- infos -----------------------------------------------------------------------------------------------------
-def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:
+def by_agent(objects: Infos, agents: Sequence[str], rows: int) -> Infos:
     """Return the infos of all envs as one batch: agent → its infos, each key with its mask; `_agent` is all True, since
     AgileRL omits no env."""
     infos: Infos = {}
     for agent in agents:
-        if agent not in said:
+        if agent not in objects:
             infos[agent], infos[f"_{agent}"] = {}, np.ones(rows, np.bool_)
             continue
-        for row, what in enumerate(said[agent].tolist()):
-            add_info(
-                infos, {agent: {} if what is None else what.info if isinstance(what, WholeInfo) else what}, row, rows
-            )
+        for row, sent in enumerate(objects[agent].tolist()):
+            info = sent.info if isinstance(sent, WholeInfo) else {} if sent is None else sent
+            add_info(infos, {agent: info}, row, rows)
     return infos
 
 

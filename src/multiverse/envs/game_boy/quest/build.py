@@ -232,12 +232,12 @@ def bends(cells: set[Place], goal: Place) -> list[int]:
         there = place[0] + side[0], place[1] + side[1]
         return [there, *straight_on(there, side)] if steps.get(there, 99) < steps[place] else []
 
-    found = [STRAIGHT] * 80
+    next_cells = [STRAIGHT] * 80
     for (column, row), left in steps.items():
         if left:
             end = max((straight_on((column, row), side) for side in SIDES), key=len)[-1]
-            found[10 * row + column] = 10 * end[1] + end[0] if steps[end] else STRAIGHT
-    return found
+            next_cells[10 * row + column] = 10 * end[1] + end[0] if steps[end] else STRAIGHT
+    return next_cells
 
 
 def build(image: Path) -> None:
