@@ -30,7 +30,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"enable_obstacles": "yes"}, "enable_obstacles='yes'"),
     ({"show_target_coords": None}, "show_target_coords=None"),
     ({"no_target": 0}, "no_target=0"),
-    ({"no_target": True, "show_target_coords": True}, "'ground_0' has show_target_coords=True"),
+    (
+        {"no_target": True, "show_target_coords": True},
+        "show_target_coords=True (of 'ground_0') cannot be used together",
+    ),
     ({"agents": []}, "agents=[]: expected a list of dicts"),
     ({"agents": {"type": "ground"}}, "expected a list of dicts"),
     ({"agents": ["ground"]}, "agents[0]='ground': expected a dict"),

@@ -300,7 +300,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "friction=nan": {"friction": float("nan")},
     "world_width=0": {"world_width": 0},
     "fixed_rotation=1: expected True or False": {"fixed_rotation": 1},
-    "make it wider": {"num_boxes": 8, "world_width": 10.0},
+    "make the world wider": {"num_boxes": 8, "world_width": 10.0},
     "penalty_fall_termination='-100'": {"penalty_fall_termination": "-100"},
     "render_mode='video'": {"render_mode": "video"},
 }

@@ -234,9 +234,9 @@ def test_the_rows_dtype_is_one_that_loses_nothing(observed: list[spaces.Space[An
 def test_a_dtype_can_be_asked_for_if_it_loses_nothing() -> None:
     image, wide = spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(0, 256, (2,), np.int64)
     assert mv.flatten_agents(Spaces({0: image}), dtype=np.uint8).observation_space.dtype == np.uint8
-    with pytest.raises(mv.errors.InvalidRequest, match="uint8 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="uint8 cannot hold"):
         mv.flatten_agents(Spaces({0: image, 1: wide}), dtype=np.uint8)
-    with pytest.raises(mv.errors.InvalidRequest, match="float32 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="float32 cannot hold"):
         mv.flatten_agents(Spaces({0: spaces.Box(0, 1, (2,), np.float64)}), dtype=np.float32)
     huge = spaces.Box(-(2**62), 2**62, (1,), np.int64)
     with pytest.raises(mv.errors.InvalidRequest, match="exactly"):
@@ -262,7 +262,7 @@ def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
         (lambda: mv.flatten_agents(Fading), "pass an env, not a function that builds it"),
         (lambda: mv.flatten_agents(Fading(), reward="max"), "reward='max': expected 'sum' or 'mean'"),
         (lambda: mv.flatten_agents(Spaces({"a": spaces.Text(3)})), "agent 'a' observes Text"),
-        (lambda: mv.flatten_agents(Spaces({})), "needs a possible_agents"),
+        (lambda: mv.flatten_agents(Spaces({})), "no possible_agents, which flatten_agents needs"),
         (lambda: mv.flatten_agents(Fading()).step(np.zeros(2, np.int64)), "expected 3 whole numbers"),
         (lambda: mv.flatten_agents(Fading()).step(np.zeros(3)), "expected 3 whole numbers"),
         (lambda: mv.flatten_agents(ENVS["spread continuous"]()).step(np.zeros(7)), r"shape \(7,\): expected 15"),
@@ -293,7 +293,7 @@ TOGETHER = [simple_spread_v3.parallel_env, lambda: make("small", max_steps=20)]
 
 @pytest.mark.parametrize("make_it", OPPOSED)
 def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatten_agents, "_told", set())
+    monkeypatch.setattr(flatten_agents, "_warned", set())
     with pytest.warns(UserWarning, match="play against each other: .* learner for each group") as told:
         for _ in range(2):
             stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
@@ -301,7 +301,7 @@ def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: 
 
 
 def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatten_agents, "_told", set())
+    monkeypatch.setattr(flatten_agents, "_warned", set())
     kinds = [type("raw_env", (Game,), {"__module__": module}) for module in ("chess", "go", "go")]
     with pytest.warns(UserWarning, match="play against each other") as told:
         for kind in kinds:
@@ -310,7 +310,7 @@ def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("make_it", TOGETHER)
-def test_agents_that_do_not_are_not_warned_of(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_agents_that_do_not_are_not_told(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
     stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
     assert [one for one in recwarn if "play against" in str(one.message)] == []
 
