@@ -310,7 +310,7 @@ def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("make_it", TOGETHER)
-def test_agents_that_do_not_are_not_told(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_agents_that_do_not_are_not_warned_of(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
     stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
     assert [one for one in recwarn if "play against" in str(one.message)] == []
 

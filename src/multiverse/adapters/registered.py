@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Set
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import cloudpickle
 import gymnasium
@@ -170,7 +170,7 @@ def without_main(spec: EnvSpec) -> tuple[EnvSpec, tuple[Callable[[Any], Any], ..
     return changed, tuple(_wrapper_of(wrapper, spec) for wrapper in wrappers[kept:])
 
 
-def _names_main(entry_point: Any) -> bool:
+def _names_main(entry_point: Any) -> TypeGuard[str]:
     return isinstance(entry_point, str) and entry_point.partition(":")[0] == "__main__"
 
 

@@ -56,7 +56,7 @@ class AsyncCalls(BaseVectorEnv):
             self._wait(self._executor.pending, deadline)
             arguments = self._ask_for_reset(ids, requests)
         self._wait(arguments, deadline)
-        infos = self._calls.finish_reset(ids, arguments, self._everyone)
+        infos = self._calls.finish_reset(ids, arguments, self._all_ids)
         return self.observations(), infos
 
     if TYPE_CHECKING:

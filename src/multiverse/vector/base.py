@@ -102,7 +102,7 @@ class BaseVectorEnv(NotCopied, ABC):
         self._state = RequestState()
         self._calls = HostCalls(executor, self._state, self._results)
         self.run_rows = self._calls.run_rows  # for rollouts that are collected in the workers
-        self._everyone = np.arange(self.num_envs)
+        self._all_ids = np.arange(self.num_envs)
         self._poison = Poison() if running.copy == "poison" else None
         _alive.add(self)
 
@@ -139,10 +139,10 @@ class BaseVectorEnv(NotCopied, ABC):
         if env_ids is not None:
             return self._step_some(actions, env_ids)
         if self._autoreset == "disabled":
-            self._refuse_ended(self._everyone)
+            self._refuse_ended(self._all_ids)
         self._write_actions(actions, None)
         if self._poison is not None:
-            self._poison.spoil(self._everyone)
+            self._poison.spoil(self._all_ids)
         return self._step_all(self._step_result)
 
     def step_as_written(self) -> Infos:
@@ -188,7 +188,7 @@ class BaseVectorEnv(NotCopied, ABC):
         self._calls.make_way_for_reset(ids)
         if self._poison is not None:
             self._poison.spoil(ids)
-        infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._everyone)
+        infos = self._calls.reset(ids, requests, rows=ids if env_ids is not None else self._all_ids)
         return self._first_observations(None if env_ids is None else ids), infos
 
     @property
@@ -204,7 +204,7 @@ class BaseVectorEnv(NotCopied, ABC):
                 f"episodes={episodes!r}: expected a number of 0 or more for each of the {self.num_envs} envs"
             )
         self._state.refuse_unusable()
-        self._calls.make_way_for_reset(self._everyone)  # no worker writes the counters now
+        self._calls.make_way_for_reset(self._all_ids)  # no worker writes the counters now
         self._episodes[...] = np.array(counts) - 1
         return self.reset()
 

@@ -88,7 +88,7 @@ class BaseMultiAgentVectorEnv(BaseVectorEnv):
         return self._group_of[agent]
 
     def _groups_batch(self, ids: Array | None, infos: Infos, copy: bool) -> AgentsBatch:
-        rows = self._everyone if ids is None else ids
+        rows = self._all_ids if ids is None else ids
         groups = {reader.group.name: reader.read(ALL if ids is None else ids, copy) for reader in self._readers}
         for batch in groups.values():
             self._returned(batch.observations, rows)
@@ -144,7 +144,7 @@ class MultiAgentVectorEnv(BaseMultiAgentVectorEnv):
         batch: tuple[ByAgent, ByAgent, ByAgent, ByAgent] = ({}, {}, {}, {})
         for reader in self._readers:
             observed = reader.fill(batch, ALL if ids is None else ids, self.copy)
-            self._returned(tuple(observed), self._everyone if ids is None else ids)
+            self._returned(tuple(observed), self._all_ids if ids is None else ids)
         return batch
 
     def _batch(self, ids: Array, infos: Infos) -> AgentsBatch:

@@ -118,7 +118,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _step_result(self, infos: Infos) -> Step:
         observations = self._batch_reader.all_rows(self.copy)
         if self._poison is not None:
-            self._poison.add(observations, self._everyone)
+            self._poison.add(observations, self._all_ids)
         return observations, self._rewards.copy(), self._terminated.copy(), self._truncated.copy(), infos
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
@@ -147,7 +147,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     def _first_observations(self, ids: Array | None) -> Any:
         if ids is None:
-            return self._returned(self._batch_reader.all_rows(self.copy), self._everyone)
+            return self._returned(self._batch_reader.all_rows(self.copy), self._all_ids)
         return self._returned(self._batch_reader.rows(ids, self.copy), ids)
 
     def episodes_over(self, ids: Array) -> Array:

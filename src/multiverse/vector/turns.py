@@ -48,7 +48,7 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
 
     # -- actions -----------------------------------------------------------------------------------------------
     def _write_actions(self, actions: Any, ids: Array | None) -> None:
-        envs = self._everyone if ids is None else ids
+        envs = self._all_ids if ids is None else ids
         by_group, acting_agents = self._by_group(actions), self._agents_to_act(ALL if ids is None else ids)
         writes = []
         for reader, (mine, slots) in zip(self._readers, self._slots_to_act(envs, acting_agents, ids is None)):
@@ -79,9 +79,9 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
     # -- agents to act -----------------------------------------------------------------------------------------
     def _agents_to_act(self, rows: Rows) -> Array:
         """[n] index of the agent to act; -1 where there is none."""
-        return self._only_one(self._joined([reader.acting(rows) for reader in self._readers]))
+        return self._acting_index(self._joined([reader.acting(rows) for reader in self._readers]))
 
-    def _only_one(self, acting: Array) -> Array:
+    def _acting_index(self, acting: Array) -> Array:
         return np.asarray(acting.dot(self._numbers) - 1)  # at most one of a row is True
 
     def _slots_to_act(self, envs: Array, acting_agents: Array, everywhere: bool) -> list[tuple[Array, Array]]:
@@ -106,11 +106,11 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
 
     # -- batches -----------------------------------------------------------------------------------------------
     def _turn(self, ids: Array | None, infos: Infos) -> Turn:
-        envs, rows = (self._everyone.copy(), ALL) if ids is None else (ids, ids)
+        envs, rows = (self._all_ids.copy(), ALL) if ids is None else (ids, ids)
         alive, acting = self._joined([reader.present(rows) for reader in self._readers])
         terminated, truncated = self._joined([reader.ended(rows) for reader in self._readers])
         rewards = self._joined([reader.rewards(rows) for reader in self._readers])
-        acting_agents = self._only_one(acting)
+        acting_agents = self._acting_index(acting)
         groups = {
             reader.group.name: self._rows_to_act(reader, mine, slots)
             for reader, (mine, slots) in zip(self._readers, self._slots_to_act(envs, acting_agents, ids is None))
@@ -133,7 +133,7 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
         return np.asarray(ended.any(axis=1) & (begun | ~alive.any(axis=1)))
 
     def _step_result(self, infos: Infos) -> Turn:
-        self._add_finals(infos, self._everyone)
+        self._add_finals(infos, self._all_ids)
         return self._turn(None, infos)
 
     def _batch(self, ids: Array, infos: Infos) -> Turn:
@@ -153,6 +153,6 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
         return self._turn(ids, batch.infos and reordered_infos(batch.infos, order))
 
     def _first_observations(self, ids: Array | None) -> Turn:
-        envs = self._everyone if ids is None else ids
+        envs = self._all_ids if ids is None else ids
         self._episodes_before[envs] = self._episodes[envs]
         return self._turn(ids, {})

@@ -132,8 +132,8 @@ class EngineVecEnv(ErrorTranslator, VecEnv):
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return ask(env, *arguments) of each env, called where it runs."""
-        everyone = range(self.engine.num_envs)
-        env_ids = [everyone[i] for i in self._get_indices(indices)]
+        all_ids = range(self.engine.num_envs)
+        env_ids = [all_ids[i] for i in self._get_indices(indices)]
         try:
             return self.engine.ask_each(env_ids, of_each, ask, self._shared, *arguments)
         except EnvFailed as error:
