@@ -270,4 +270,4 @@ def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[Exe
     if executor != IN_CALLER:
         instead = "" if executor == "auto" else f" instead of {executor}"
         log.warning("render_mode='human' opens a window: running serial%s, in this process", instead)
-    return IN_CALLER, "render_mode='human' runs serial"
+    return IN_CALLER, "render_mode='human' opens a window: serial"
