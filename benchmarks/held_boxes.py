@@ -9,7 +9,7 @@ import numpy as np
 
 from multiverse.envs.box_jump import BoxJump
 from multiverse.envs.box_jump.env import Step
-from multiverse.envs.pettingzoo_classes import ParallelEnv
+from multiverse.envs.teams import ParallelEnv
 
 PUBLISHED_STEPS = 400
 

@@ -50,7 +50,7 @@ ALLOWED = {
 """Which parts of the house each part may import. The command line may import anything."""
 
 VECTOR = (
-    {"requests", "poison", "batches"},
+    {"requests", "batches", "step_results"},
     {"host_calls", "group_rows"},
     {"base"},
     {"single", "parallel"},

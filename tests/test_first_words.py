@@ -162,13 +162,13 @@ def test_an_old_version_of_an_env_is_told_with_what_to_type(
 @pytest.mark.parametrize("option", [{"groups": "separate"}, {"parallel": True}, {"possible_agents": ["a"]}])
 def test_what_is_for_several_agents_is_refused_for_one(option: dict[str, Any]) -> None:
     (name,) = option
-    with pytest.raises(mv.errors.InvalidRequest, match=f"{name}= is for envs of several agents"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"{name}= is only for envs with several agents"):
         mv.make_vec("CartPole-v1", 2, "serial", agents=mv.AgentOptions(**option))
 
 
 def test_a_parallel_env_is_not_made_parallel() -> None:
     spread = pytest.importorskip("mpe2.simple_spread_v3")
-    with pytest.raises(mv.MultiverseError, match="act at once already"):
+    with pytest.raises(mv.MultiverseError, match="act at the same time already"):
         mv.make_vec(spread.parallel_env, 2, "serial", agents=mv.AgentOptions(parallel=True))
 
 

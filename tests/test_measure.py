@@ -117,7 +117,7 @@ def test_several_groups_take_turns() -> None:
         envs.close()
     with (
         mv.make_vec(Village, 2, "serial") as envs,
-        pytest.raises(mv.errors.InvalidRequest, match="the actions of bard"),
+        pytest.raises(mv.errors.InvalidRequest, match="the action space of bard"),
     ):
         measure.step_rate(envs, SECONDS)
 

@@ -90,7 +90,7 @@ _MOVED = {
     "multiverse.vector": ("AgentsBatch", "GroupBatch", "StepBatch", "Turn"),
     "multiverse.env_checker": ("CheckReport", "Finding"),
 }
-"""Names of version 0.1 that are public elsewhere now; they go from here in the next version."""
+"""Names of version 0.1 that are public elsewhere now; removed here in the next version."""
 _HOME_OF = {name: module for table in (_HOMES, _MOVED) for module, names in table.items() for name in names}
 
 __all__ = [
@@ -134,7 +134,7 @@ __all__ = [
 ]
 
 
-if "gymnasium" in sys.modules:  # or else with the first name used: Gymnasium takes longer to import than `--help` may
+if "gymnasium" in sys.modules:  # otherwise with the first name used, since importing Gymnasium would slow `--help`
     importlib.import_module("multiverse.envs")
 
 
@@ -143,9 +143,11 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("multiverse.errors")
     if name in _HOME_OF:
         if any(name in names for names in _MOVED.values()):
-            moved = f"multiverse.{name} is now {_HOME_OF[name]}.{name}; the old name goes in the next version"
+            moved = (
+                f"multiverse.{name} is now {_HOME_OF[name]}.{name}; the old name will be removed in the next version"
+            )
             warnings.warn(moved, DeprecationWarning, stacklevel=2)
-        importlib.import_module("multiverse.envs")  # whoever uses this package may ask Gymnasium for its envs
+        importlib.import_module("multiverse.envs")  # registers the built-in envs with Gymnasium
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'multiverse' has no attribute {name!r}")
 

@@ -1,13 +1,11 @@
 """Measurements of steps per second: of one bare env in a loop, of the whole machine, and of any vector env.
 
-A step here is a step of an env. The time of resets is included, but they are never counted, not even where the step of
-a vector env is the reset of an env (`next_step` autoreset): only so can a bare loop and a vector env be compared.
-Machines are noisy, so measure what is to be compared in turn, round after round, and take ratios within a round.
+A step here is a step of an env. The time of resets is included, but resets are never counted as steps, not even where
+the step of a vector env resets an env (`next_step` autoreset), so that bare loops and vector envs can be compared.
+Measurements are noisy: measure alternatives alternately, round after round, and take ratios within a round.
 
-A step of an env with several agents is one of the env: of all agents at once, or one agent's decision. Random actions
-are among those that the masks allow; choosing them is timed, for bare loops and vector envs alike.
-
-Nothing is printed here, and nothing is known of tables or command lines.
+A step of an env with several agents is one of the env: of all agents at the same time, or one agent's action. Random
+actions respect action masks; choosing them is timed, for bare loops and vector envs alike.
 """
 
 from __future__ import annotations
@@ -40,15 +38,15 @@ Done = TypeVar("Done")
 
 SAMPLED_ACTIONS = 64
 LARGEST_BLOCK = 256
-BLOCK_SHARE = 0.01  # of the seconds asked for: blocks grow until one takes this long
-WARM_UP_SHARE = 0.1  # likewise, stepped before the clock starts
+BLOCK_SHARE = 0.01  # of the requested seconds: blocks grow until one takes this long
+WARM_UP_SHARE = 0.1  # of the requested seconds, stepped before the clock starts
 
 
 # -- any vector env --------------------------------------------------------------------------------------------
 def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None = None) -> float:
     """Reset all envs, and return the steps per second of all of them together.
 
-    `actions`: batches that are used in turn; by default 64 random ones.
+    `actions`: batches that are used cyclically; by default 64 random ones.
     """
     autoreset = envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     if autoreset == AutoresetMode.DISABLED:
@@ -83,7 +81,7 @@ def sample_actions(space: gymnasium.Space[Any], count: int = SAMPLED_ACTIONS, se
 def _rate(block: Callable[[int], Done], steps_in: Callable[[Done], int], seconds: float) -> float:
     """Return the steps per second of repeated calls of `block(size)`; counting its steps is not timed."""
     if not seconds > 0:
-        raise InvalidRequest(f"seconds={seconds}: more than 0")
+        raise InvalidRequest(f"seconds={seconds}: expected more than 0")
     size, _, _ = _run_blocks(block, steps_in, seconds * WARM_UP_SHARE, seconds * BLOCK_SHARE, 1)
     _, steps, spent_s = _run_blocks(block, steps_in, seconds, seconds * BLOCK_SHARE, size)
     return steps / spent_s
@@ -107,7 +105,7 @@ def _run_blocks(
 
 # -- several agents --------------------------------------------------------------------------------------------
 class OpenActions:
-    """Random actions of a group, drawn beforehand, among those that a mask allows."""
+    """Random actions of a group that a mask allows, drawn in advance."""
 
     def __init__(self, group: Group, slots: int) -> None:
         space, rng = group.action_space, np.random.default_rng(0)
@@ -117,7 +115,7 @@ class OpenActions:
             return
         if len(list(leaves(space))) != 1 or not next(leaves(space)).numeric:
             raise InvalidRequest(
-                f"the actions of {group.name} are {space}: only such as fit into one array can be drawn"
+                f"the action space of {group.name} is {space}: only spaces whose actions are one array can be measured"
             )
         space.seed(0)
         self._drawn = np.array([[space.sample() for _ in range(slots)] for _ in range(SAMPLED_ACTIONS)])
@@ -132,72 +130,73 @@ class OpenActions:
 
 
 def _team_blocks(envs: BaseMultiAgentVectorEnv, same_step: bool) -> tuple[Callable[[int], Any], Callable[[Any], int]]:
-    """Reset a vector env, and return (what takes so many steps of it, what counts the steps of that)."""
-    groups, num_envs, everyone = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
+    """Reset a vector env; return (function that takes `size` steps, function that counts env steps in its result)."""
+    groups, num_envs, all_envs = envs.views.layout.groups, envs.num_envs, np.arange(envs.num_envs)
     draws = {group.name: OpenActions(group, num_envs * len(group.agents)) for group in groups}
     masks = {group.name: envs.views[(group.name, ACTION_MASKS)] for group in groups if group.masks}
     turn, numbers = envs.reset(seed=0), count()
 
-    def at_once(size: int) -> list[Any]:
+    def step_all_agents(size: int) -> list[Any]:
         over = []
         for k in islice(numbers, size):
             chosen = {name: draw.chosen(k, masks.get(name)) for name, draw in draws.items()}
             envs.step({name: rows.reshape(num_envs, -1, *rows.shape[1:]) for name, rows in chosen.items()})
-            over.append(0 if same_step else np.count_nonzero(envs.episodes_over(everyone)))
+            over.append(0 if same_step else np.count_nonzero(envs.episodes_over(all_envs)))
         return over
 
-    def in_turns(size: int) -> list[Any]:
+    def step_one_agent(size: int) -> list[Any]:
         nonlocal turn
         for k in islice(numbers, size):
             rows = turn.groups.items()  # type: ignore[attr-defined, unused-ignore]
-            turn = envs.step({name: draws[name].chosen(k, one.action_masks, len(one.env_ids)) for name, one in rows})
+            turn = envs.step({name: draws[name].chosen(k, part.action_masks, len(part.env_ids)) for name, part in rows})
         return [0] * size
 
-    return in_turns if isinstance(envs, TurnVectorEnv) else at_once, lambda over: len(over) * num_envs - sum(over)
+    steps = step_one_agent if isinstance(envs, TurnVectorEnv) else step_all_agents
+    return steps, lambda over: len(over) * num_envs - sum(over)
 
 
 def _bare_team(env: Any, groups: Sequence[Group], first: Any, begin: Callable[[], Any]) -> Callable[[int], int]:
-    """Return what takes so many steps of a bare PettingZoo env; `first`: result of its first reset, None of AEC."""
+    """Return a function that takes `size` steps of a bare PettingZoo env; `first`: result of its reset, None of AEC."""
     draws, numbers = {agent: OpenActions(group, 1) for group in groups for agent in group.agents}, count()
-    seen, infos = first or ({}, {})
-    there = list(env.agents)
+    observations, infos = first or ({}, {})
+    present = list(env.agents)
 
-    def choose(agent: Any, seen: Any, info: Any) -> Any:
-        return draws[agent].chosen(next(numbers), mask_of(seen, info))[0]
+    def choose(agent: Any, observation: Any, info: Any) -> Any:
+        return draws[agent].chosen(next(numbers), mask_of(observation, info))[0]
 
-    def at_once(size: int) -> int:
-        nonlocal seen, infos, there
+    def step_all_agents(size: int) -> int:
+        nonlocal observations, infos, present
         for _ in range(size):
-            chosen = {agent: choose(agent, seen[agent], infos.get(agent)) for agent in there}
-            seen, _, terminated, truncated, infos = env.step(chosen)
-            there = [agent for agent in env.agents if not (terminated[agent] or truncated[agent])]
-            if not there:
-                seen, infos = begin()
-                there = list(env.agents)
+            chosen = {agent: choose(agent, observations[agent], infos.get(agent)) for agent in present}
+            observations, _, terminated, truncated, infos = env.step(chosen)
+            present = [agent for agent in env.agents if not (terminated[agent] or truncated[agent])]
+            if not present:
+                observations, infos = begin()
+                present = list(env.agents)
         return size
 
-    def in_turns(size: int) -> int:
+    def step_one_agent(size: int) -> int:
         done = 0
         while done < size:
             if not env.agents:
                 begin()
-            seen, _, terminated, truncated, info = env.last()
+            observation, _, terminated, truncated, info = env.last()
             if terminated or truncated:
                 env.step(None)
                 continue
-            env.step(choose(env.agent_selection, seen, info))
+            env.step(choose(env.agent_selection, observation, info))
             done += 1
         return size
 
-    return at_once if first else in_turns
+    return step_all_agents if first else step_one_agent
 
 
 Bare = tuple[Callable[[Any], Any], Callable[[], Any]]
-"""What takes a step of an env, and what begins its next episode."""
+"""Functions that take a step of an env and begin its next episode."""
 
 
 def _bare_single(envs: Sequence[Bare], actions: Sequence[Sequence[Any]]) -> Callable[[int], int]:
-    """Return what takes so many steps of bare Gymnasium envs, one env after the other; `actions`: by step, by env."""
+    """Return a function that takes `size` steps of each bare Gymnasium env in turn; `actions`: by step, by env."""
     endless = cycle(actions)
 
     def block(size: int) -> int:
@@ -215,8 +214,8 @@ def _bare_single(envs: Sequence[Bare], actions: Sequence[Sequence[Any]]) -> Call
 class BareLoops:
     """Worker processes with one bare env each, kept between measurements, which then include no start-up.
 
-    `bare_rate` is the rate of a plain Python loop over one env; `machine_limit` the rate of this machine when every
-    usable core runs one: nothing that steps these envs can be faster.
+    `bare_rate` is the rate of a plain Python loop over one env; `machine_limit` the rate of this machine if every
+    usable core runs such a loop: an upper bound for any vector env.
     """
 
     def __init__(
@@ -224,7 +223,7 @@ class BareLoops:
     ) -> None:
         """`seeded`: every episode is reset with a seed, as in training. `num_envs`: number of Gymnasium envs, divided
         between the loops, each with the seed and actions that `step_rate` gives it in a vector env of this size: for
-        envs whose cost depends on what happens in them, or on how many share a cache."""
+        envs whose cost depends on their state, or on how many share a cache."""
         self._seeded, self._num_envs = seeded, num_envs
         self.cores = min(machine.usable_cores() if cores is None else cores, num_envs or machine.UNKNOWN)
         self.waited_share: float | None = None
@@ -235,7 +234,7 @@ class BareLoops:
         self._executor, self.description = opened.bind(), opened.description
         if num_envs is not None and self.description.kind != "single":
             self.close()
-            raise InvalidRequest(f"num_envs={num_envs}: loops over several envs are for those of one agent")
+            raise InvalidRequest(f"num_envs={num_envs}: loops over several envs need envs with one agent")
 
     def bare_rate(self, seconds: float) -> float:
         """Return the steps per second of one bare env in a loop."""
@@ -266,14 +265,14 @@ class BareLoops:
 def bare_loop(
     envs: EnvRange, seconds: float, seeded: bool = False, num_envs: int | None = None
 ) -> tuple[float, float | None]:
-    """Step the foreign env itself, without anything of ours around it; of several envs with agents, the first.
+    """Step the env itself, without our adapter; with several agents, the first env only.
 
     Runs in a worker. Returns the steps per second, and the seconds spent waiting for a core.
     """
     env, seeds = envs.envs[0], count(1)
 
     def begun(reset: Callable[..., Any], seed: int) -> tuple[Any, Callable[[], Any]]:
-        """Return (the result of the first reset, what begins the next episode)."""
+        """Return (result of the first reset, function that begins the next episode)."""
         return reset(seed=seed), lambda: reset(seed=next(seeds) if seeded else None)
 
     if env.description.kind == "single":
@@ -295,7 +294,7 @@ def bare_loop(
     return rate, None if waited_s is None or waited_before is None else waited_s - waited_before
 
 
-# -- what a vector env costs besides time ----------------------------------------------------------------------
+# -- memory and processes --------------------------------------------------------------------------------------
 def private_memory_mb(pid: int) -> float:
     """Return the memory that only this process holds (USS); 1 MB = 10⁶ bytes."""
     return float(psutil.Process(pid).memory_full_info().uss) / 1e6

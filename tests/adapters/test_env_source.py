@@ -56,7 +56,7 @@ def test_wrappers_are_applied_in_order() -> None:
         ("no_such_module_at_all:make", 2, "no_such_module_at_all"),
         ([], None, "empty"),
         ([Walk, Walk], 3, "2 env factories for num_envs=3"),
-        (Walk(), 2, "each copy needs its own"),
+        (Walk(), 2, "one instance: pass a function that builds an env"),
         (17, 2, "expected a Gymnasium id"),
         ([Walk, 17], None, "expected a Gymnasium id"),
     ],
@@ -91,14 +91,14 @@ def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str
 def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str, meant: str, tmp_path: Path) -> None:
     file = str(tmp_path / "my_env.py")
     Path(file).write_text(f"import nothing_of_this_name\n{source}" if meant.startswith(":") else source)
-    told = f"which env of that file.* Type {file}{meant.format(file)}$" if meant.startswith(":") else meant
+    told = f"names a file, not an env in it. Use {file}{meant.format(file)}$" if meant.startswith(":") else meant
     with pytest.raises(mv.errors.InvalidRequest, match=told):
         mv.make_vec(file, 2)
 
 
 def test_an_id_of_ataris_names_its_package() -> None:
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"of another package: (pip install ale-py, then )?ale_py:ALE/Pong-v5$"
+        mv.errors.InvalidRequest, match=r"to another package: (pip install ale-py, then )?use ale_py:ALE/Pong-v5$"
     ):
         mv.make_vec("ALE/Pong-v5", 2)
 

@@ -21,7 +21,7 @@ def test_gymnasiums_models_are_quiet_and_others_are_not(capfd: pytest.CaptureFix
 
 def test_one_thread_that_is_done_takes_nothing_from_another_that_builds() -> None:
     spec = gymnasium.spec("HalfCheetah-v5")
-    one, other = (env_source._without_words_to_gymnasium(spec) for _ in range(2))
+    one, other = (env_source._without_deprecations_of_models(spec) for _ in range(2))
     with one:
         other.__enter__()
     assert mujoco.get_mju_user_warning() is not None  # or MuJoCo would end the program with its next warning

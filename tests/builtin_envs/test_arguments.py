@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.envs import pettingzoo_classes
+from multiverse.envs import teams
 from multiverse.envs.grid_world import PRESETS, GridWorldEnvMultiAgent, GridWorldParallel, make
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -30,32 +30,35 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"enable_obstacles": "yes"}, "enable_obstacles='yes'"),
     ({"show_target_coords": None}, "show_target_coords=None"),
     ({"no_target": 0}, "no_target=0"),
-    ({"no_target": True, "show_target_coords": True}, "'ground_0' has show_target_coords=True"),
+    (
+        {"no_target": True, "show_target_coords": True},
+        "show_target_coords=True (of 'ground_0') cannot be used together",
+    ),
     ({"agents": []}, "agents=[]: expected a list of dicts"),
     ({"agents": {"type": "ground"}}, "expected a list of dicts"),
     ({"agents": ["ground"]}, "agents[0]='ground': expected a dict"),
     ({"agents": [{"type": "boat"}]}, "agents[0]['type']='boat': expected one of 'ground'"),
-    ({"agents": [{}, {"fov": 3}]}, "agents[1] has 'fov'; the keys of an agent of type 'ground' are"),
-    ({"agents": [{"type": "ground", "max_altitude": 2}]}, "agents[0] has 'max_altitude'"),
-    ({"agents": [{"fov_size": 4}]}, "agents[0]['fov_size']=4: an odd number"),
+    ({"agents": [{}, {"fov": 3}]}, "agents[1] has the unknown key 'fov'; the keys of an agent of type 'ground' are"),
+    ({"agents": [{"type": "ground", "max_altitude": 2}]}, "agents[0] has the unknown key 'max_altitude'"),
+    ({"agents": [{"fov_size": 4}]}, "agents[0]['fov_size']=4: expected an odd number"),
     ({"agents": [{"fov_size": 0}]}, "agents[0]['fov_size']=0: expected at least 1"),
-    ({"agents": [{"fov_base_size": 2}]}, "agents[0]['fov_base_size']=2: an odd number"),
-    ({"agents": [{"max_altitude": 4}]}, "agents[0]['max_altitude']=4: there are the levels 1, 2 and 3"),
+    ({"agents": [{"fov_base_size": 2}]}, "agents[0]['fov_base_size']=2: expected an odd number"),
+    ({"agents": [{"max_altitude": 4}]}, "agents[0]['max_altitude']=4: expected 1, 2 or 3"),
     ({"agents": [{"target_detection_probs": [1.0]}]}, "expected 3 numbers, one for each level"),
     ({"agents": [{"target_detection_probs": [1, 2, 0]}]}, "['target_detection_probs'][1]=2: expected a number from 0"),
-    ({"agents": [{"name": "a"}, {"name": "a"}]}, "agents[1]['name']='a': two agents cannot have one name"),
+    ({"agents": [{"name": "a"}, {"name": "a"}]}, "agents[1]['name']='a': agents need different names"),
     ({"agents": [{"name": ""}]}, "agents[0]['name']='': expected a name"),
     ({"agents": [{"color": "red"}]}, "agents[0]['color']='red': expected red, green and blue"),
-    ({"agents": [{"color": [0, 0, 256]}]}, "no part of a colour is above 255"),
+    ({"agents": [{"color": [0, 0, 256]}]}, "expected parts from 0 to 255"),
     ({"agents": [{"box_scale": 0}]}, "agents[0]['box_scale']=0"),
     ({"agents": [{"outline_width": 0}]}, "agents[0]['outline_width']=0: expected at least 1"),
     ({"agents": [{"show_target_coords": "no"}]}, "agents[0]['show_target_coords']='no'"),
     ({"target_config": 0.3}, "target_config=0.3: expected a dict"),
-    ({"target_config": {"speed": 1}}, "target_config has 'speed'; the target's keys are"),
+    ({"target_config": {"speed": 1}}, "target_config has the unknown key 'speed'; the target's keys are"),
     ({"target_config": {"movement_speed": 1.5}}, "target_config['movement_speed']=1.5: expected a number from 0 to 1"),
     ({"target_config": {"movement_range": 0}}, "target_config['movement_range']=0"),
-    ({"target_config": {"box_cells": 2}}, "target_config['box_cells']=2: an odd number"),
-    ({"target_config": {"initial_position": [10, 0]}}, "outside the grid, whose cells are 0 to 9"),
+    ({"target_config": {"box_cells": 2}}, "target_config['box_cells']=2: expected an odd number"),
+    ({"target_config": {"initial_position": [10, 0]}}, "outside the grid, whose cells are from 0 to 9"),
     ({"target_config": {"initial_position": 3}}, "expected (x, y), or None"),
 ]
 
@@ -71,7 +74,7 @@ def test_what_makes_no_world_is_refused_by_name(made: type, arguments: dict[str,
 def test_without_pettingzoo_there_is_a_plain_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(ImportError, match=r"pip install 'multiverse\[pettingzoo\]'"):
-        importlib.reload(pettingzoo_classes)
+        importlib.reload(teams)
 
 
 def test_the_smallest_and_fullest_worlds_are_possible() -> None:

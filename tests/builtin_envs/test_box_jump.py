@@ -292,15 +292,15 @@ def test_many_episodes_take_no_more_memory_than_one() -> None:
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 REFUSED: dict[str, dict[str, Any]] = {
-    "from 1 to 16": {"num_boxes": 17},
+    "expected 1 to 16": {"num_boxes": 17},
     "num_boxes=0: expected at least 1": {"num_boxes": 0},
     "num_boxes='8'": {"num_boxes": "8"},
-    "reward_mode='tallest': there are highest": {"reward_mode": "tallest"},
+    "reward_mode='tallest': expected one of highest": {"reward_mode": "tallest"},
     "gravity=-1": {"gravity": -1},
     "friction=nan": {"friction": float("nan")},
     "world_width=0": {"world_width": 0},
     "fixed_rotation=1: expected True or False": {"fixed_rotation": 1},
-    "make it wider": {"num_boxes": 8, "world_width": 10.0},
+    "make the world wider": {"num_boxes": 8, "world_width": 10.0},
     "penalty_fall_termination='-100'": {"penalty_fall_termination": "-100"},
     "render_mode='video'": {"render_mode": "video"},
 }

@@ -97,7 +97,7 @@ def test_what_was_shown_k_steps_ago_pays() -> None:
 
 @pytest.mark.parametrize(("make_env", "told"), [
     (lambda: TMaze(0), "length=0: expected at least 1"),
-    (lambda: RepeatPrevious(k=8, length=8), "length=8: more than k=8"),
+    (lambda: RepeatPrevious(k=8, length=8), "length=8: expected more than k=8"),
 ])  # fmt: skip
 def test_sizes_that_make_no_sense_are_refused(make_env: Any, told: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=told):

@@ -10,7 +10,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.envs.grid_world import GridWorldEnvMultiAgent, GridWorldParallel, make
-from multiverse.envs.grid_world.rendering import FLOOR, OBSTACLE
+from multiverse.envs.grid_world.envs import FLOOR, OBSTACLE
 from tests.builtin_envs.worlds import GROUND, OBSERVER, RIGHT, arranged
 
 pytest.importorskip("pygame")

@@ -32,8 +32,8 @@ def test_errors_get_code_1_and_say_what_to_do(capsys: pytest.CaptureFixture[str]
     assert lines[0] == "error  step-raises"
     text = " ".join(line.strip() for line in lines)
     assert "ZeroDivisionError: between two walls" in text and "after reset(seed=4)" in text
-    assert "→ see the line that raised" in text
-    assert text.count("not done, after step-raises: ") == 1 and "arrays handed over, seeds, two envs" in text
+    assert "→ look at the line that raised" in text
+    assert text.count("not done, after step-raises: ") == 1 and "ownership of arrays, seeds, two envs" in text
     assert lines[-1] == f"{ENVS}:StepRaises: 1 error, 0 warnings, 0 info; 8 checks not done"
 
 

@@ -220,7 +220,7 @@ FILES = {
         ("", "which env?"),
         ("CartPoel-v1", "did you mean CartPole-v1?"),
         ("cartpole", "did you mean CartPole-v1?"),
-        ("pendulum_v1.py", "env='pendulum_v1.py': which env of that file? It cannot be read"),
+        ("pendulum_v1.py", "env='pendulum_v1.py' names a file, not an env in it. It cannot be read"),
         ("no_such_module:make", "no_such_module"),
         ("CartPole-v1 Pendulum-v1", "one env at a time"),
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),

@@ -124,7 +124,7 @@ def test_every_mode_of_gymnasium_has_a_name_of_ours() -> None:
         (mv.Plan("process", 1, "teleport", "park", ""), "^plan.start_method='teleport'"),  # type: ignore[arg-type]
         (mv.Plan("process", 0, "forkserver", "park", ""), "^plan.workers=0.*at least 1"),
         (mv.Plan("thread", -1, None, "park", ""), "^plan.workers=-1"),
-        (mv.Plan("serial", 1, None, "park", ""), "^plan.workers=1.*'serial' has none"),
+        (mv.Plan("serial", 1, None, "park", ""), "^plan.workers=1: expected 0 for executor 'serial'"),
         (mv.Plan("process", 1.5, None, "park", ""), "^plan.workers=1.5"),  # type: ignore[arg-type]
         (mv.Plan("process", 5, "forkserver", "park", ""), "5 workers, too many for 4"),
         (mv.Plan("hybrid", 4, "forkserver", "park", ""), "4 workers, too many for 4"),
@@ -151,10 +151,8 @@ def test_a_plan_with_numpys_numbers_can_be_read_and_followed() -> None:
 def test_a_window_means_serial_whatever_the_plan_says(caplog: pytest.LogCaptureFixture) -> None:
     with mv.make_vec(Window, 2, plan=PARKED, render_mode="human") as envs:
         assert (envs.plan.executor, envs.plan.workers) == ("serial", 0)
-        assert "human window" in envs.plan.why
-    assert caplog.messages == [
-        "render_mode='human' opens a window: running serial instead of process, in one process, this one"
-    ]
+        assert "render_mode='human'" in envs.plan.why
+    assert caplog.messages == ["render_mode='human' opens a window: running serial instead of process, in this process"]
 
 
 @pytest.mark.parametrize(

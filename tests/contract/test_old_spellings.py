@@ -96,7 +96,7 @@ def test_old_address_means_ray_where_no_executor_is_named(options_of: Any) -> No
 
 @pytest.mark.parametrize("old", ["ray_address", "cpus_per_worker"])
 def test_old_keywords_of_ray_are_refused_with_other_executors(old: str) -> None:
-    with pytest.warns(DeprecationWarning), pytest.raises(mv.errors.InvalidRequest, match="are for executor='ray'"):
+    with pytest.warns(DeprecationWarning), pytest.raises(mv.errors.InvalidRequest, match="only for executor='ray'"):
         mv.make_vec("CartPole-v1", 2, "serial", **{old: VALUES[old]})  # type: ignore[call-arg]
 
 

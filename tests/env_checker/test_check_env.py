@@ -12,8 +12,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.env_checker import CheckReport, laboratory
-from multiverse.env_checker.examine import CHECKS, examine
+from multiverse.env_checker.examine import CHECKS, examine, source_of
 from multiverse.env_checker.repeatability import ProcessState, global_generators
+from multiverse.env_checker.subject import Settings
 from multiverse.executors import machine
 from multiverse.executors.launch.fork_server import fork_server
 from multiverse.measure import descendants
@@ -22,6 +23,10 @@ from tests.processes import still_alive
 
 LONG_ENOUGH_S = 4.0
 """For everything but a hang, also on a busy machine."""
+
+
+def report_on(env: Any, wrappers: Any = None, **settings: Any) -> CheckReport:
+    return examine(source_of(env, None, wrappers), Settings(**settings))
 
 
 def seen(report: CheckReport, code: str) -> str:
@@ -58,7 +63,7 @@ def test_warnings_are_logged_and_strict_raises_for_them(caplog: pytest.LogCaptur
 
 
 def test_an_exception_that_many_checks_meet_is_told_once() -> None:
-    report = examine(broken.StepRaises, steps=100)
+    report = report_on(broken.StepRaises, steps=100)
     assert report.codes == ("step-raises",)
     assert {run.skipped_because for run in report.skipped} == {"after step-raises"}
 
@@ -73,11 +78,11 @@ def test_the_step_that_a_finding_names_can_be_repeated() -> None:
             _, _, terminated, truncated, _ = env.step(env.action_space.sample())
             if terminated or truncated:
                 env.reset()
-    assert f"in step {step} after reset(seed=6)" in seen(examine(broken.StepRaises, seed=6), "step-raises")
+    assert f"in step {step} after reset(seed=6)" in seen(report_on(broken.StepRaises, seed=6), "step-raises")
 
 
 def test_the_milder_of_two_words_for_one_thing_is_left_out() -> None:
-    report = examine(broken.GlobalNumpy, steps=50)
+    report = report_on(broken.GlobalNumpy, steps=50)
     assert [code for code in report.codes if code.startswith("global")] == ["global-rng"]
 
 
@@ -93,7 +98,7 @@ def test_an_instance_with_a_spec_is_built_anew() -> None:
     with gym.make("CartPole-v1") as env:
         report = mv.check_env(env, steps=50)
     assert report.codes == ("checked-as-instance", "cost")
-    assert "built anew from its spec 'CartPole-v1'" in seen(report, "checked-as-instance")
+    assert "built again from its spec 'CartPole-v1'" in seen(report, "checked-as-instance")
 
 
 def test_an_instance_that_cannot_be_copied_is_refused_with_what_to_write() -> None:
@@ -114,7 +119,7 @@ def test_a_factory_that_cannot_travel_is_checked_all_the_same() -> None:
 
 
 def test_wrappers_are_part_of_what_is_checked() -> None:
-    report = examine(broken.Healthy, wrappers=[lambda env: (env, "wrapped")])
+    report = report_on(broken.Healthy, wrappers=[lambda env: (env, "wrapped")])
     assert report.codes == ("not-an-env",) and "builtins.tuple" in seen(report, "not-an-env")
 
 
@@ -138,7 +143,7 @@ def test_what_makes_no_sense_is_refused(arguments: tuple[Any, dict[str, Any]], s
 # -- no harm ---------------------------------------------------------------------------------------------------
 def test_a_hang_is_a_finding_with_its_place() -> None:
     before = descendants()
-    report = examine(broken.Hangs, timeout_s=LONG_ENOUGH_S, steps=50)
+    report = report_on(broken.Hangs, timeout_s=LONG_ENOUGH_S, steps=50)
     assert report.codes == ("hangs",)
     assert "no answer for 4 s in step 5 after reset(seed=0)" in seen(report, "hangs")
     assert "wait_for_ever (" in seen(report, "hangs") and "broken_envs.py" in seen(report, "hangs")
@@ -148,26 +153,26 @@ def test_a_hang_is_a_finding_with_its_place() -> None:
 
 
 def test_a_segmentation_fault_is_a_finding_with_its_line() -> None:
-    report = examine(broken.Crashes, steps=50)
+    report = report_on(broken.Crashes, steps=50)
     assert report.codes == ("crashes",)
     assert "was killed by SIGSEGV in step 5 after reset(seed=0)" in seen(report, "crashes")
     assert "called by crash_here (" in seen(report, "crashes") and "broken_envs.py" in seen(report, "crashes")
 
 
 def test_an_exit_is_a_finding_with_its_last_words() -> None:
-    report = examine(broken.Exits)
+    report = report_on(broken.Exits)
     assert "exited with code 3 in reset()" in seen(report, "crashes")
-    assert "it printed last: the simulator says: licence expired" in seen(report, "crashes")
+    assert "its last output: the simulator says: licence expired" in seen(report, "crashes")
 
 
 def test_after_a_crash_in_a_later_check_the_others_go_on() -> None:
-    report = examine(broken.CrashesAsSecond, steps=50)
+    report = report_on(broken.CrashesAsSecond, steps=50)
     assert report.codes == ("crashes", "cost") and not report.skipped
     assert "exited with code 4 in step 2 after reset(seed=0)" in seen(report, "crashes")
 
 
 def test_an_env_of_which_there_can_be_only_one_is_checked_alone() -> None:
-    report = examine(broken.OnePerProcess, steps=50)
+    report = report_on(broken.OnePerProcess, steps=50)
     assert report.codes == ("build-again-failed", "cost")
     assert [run.name for run in report.skipped] == ["two envs in one process"]
 
@@ -181,7 +186,7 @@ def test_the_caller_is_as_it_was() -> None:
     fork_server()  # it stays for the program's life
     before = state_of_this_process()
     for env in (broken.SetsVariable, broken.Crashes):
-        examine(env, steps=20)
+        report_on(env, steps=20)
     assert state_of_this_process() == before
 
 
@@ -193,5 +198,5 @@ def state_of_this_process() -> tuple[Any, ...]:
 
 def test_where_there_are_no_worker_processes_the_checks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laboratory, "usable_here", lambda: False)
-    report = examine(broken.Healthy, steps=50)
+    report = report_on(broken.Healthy, steps=50)
     assert report.codes == ("not-isolated", "cost")

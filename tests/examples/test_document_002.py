@@ -420,7 +420,7 @@ def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
     try:
         manager.remotes[0].send(("step", np.zeros(2)))
-        with pytest.raises(mv.errors.RequestPending, match="env 0 is still under way"):
+        with pytest.raises(mv.errors.RequestPending, match="env 0 is still pending"):
             manager.remotes[0].send(("step", np.zeros(2)))
         manager.remotes[1].send(("reset", {"task": [0.5, 0.5]}))
         with pytest.raises(mv.errors.RequestPending, match=r"env 1 is still under way: recv\(\) its reset"):

@@ -321,7 +321,7 @@ def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> N
 
 @pytest.mark.parametrize("options", [RayOptions(address="10.0.0.1:6379"), RayOptions(cpus_per_worker=2.0)])
 def test_options_of_ray_are_refused_with_other_executors(options: RayOptions) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match="are for executor='ray'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="only for executor='ray'"):
         open_envs(Walk, 2, VectorOptions(executor="serial", ray=options))
 
 

@@ -31,7 +31,7 @@ SAID = {
     "text_observation": r"observation\['body'\]\[1\] is <U1, which does not fit its space's float32",
     "nan_reward": "the reward is nan",
     "inf_reward": "the reward is inf",
-    "text_reward": "the reward is 'much', which is no number",
+    "text_reward": "the reward is 'much', which is not a number",
 }
 NOT_FINITE = ["nan_observation", "inf_observation", "huge_observation", "nan_reward", "inf_reward"]
 UNUSABLE = ["wide_observation", "text_observation", "text_reward"]  # no number to clip or to let pass

@@ -122,7 +122,7 @@ def test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset(autoreset: str, t
         envs.step(actions(range(4), 0))
         _, rewards, _, truncated, infos = envs.step(actions([0], 1), env_ids=[0])
         assert truncated.tolist() == [True] and infos["restarted"].tolist() == [True] and rewards.tolist() == [0.0]
-        with pytest.raises(mv.errors.RequestPending, match=r"envs \[1, 2, 3\] have failed"):
+        with pytest.raises(mv.errors.RequestPending, match=r"envs \[1, 2, 3\] failed"):
             envs.step(actions([1, 2], 1), env_ids=[1, 2])
         envs.reset(env_ids=[1, 2, 3], seed=7)
         envs.step(actions(range(4), 2))

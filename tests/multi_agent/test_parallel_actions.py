@@ -26,7 +26,7 @@ GOOD = np.zeros(N, int)
         (GOOD, "expected a dict agent"),
         ({"left": GOOD}, "no actions for right, which is alive"),
         ({}, "no actions for left"),
-        ({"left": GOOD, "right": GOOD, "up": GOOD}, r"actions for \['up'\]: there are agents"),
+        ({"left": GOOD, "right": GOOD, "up": GOOD}, r"actions for unknown agents or groups \['up'\]; there are agents"),
         ({"left": GOOD, "right": GOOD[1:]}, r"actions of right have shape \(3,\)"),
         ({"left": GOOD, "right": GOOD[:, None]}, r"actions of right have shape \(4, 1\)"),
         ({"left": GOOD, "right": GOOD + 0.5}, "actions of right are float64"),
@@ -88,7 +88,7 @@ def test_nested_actions_are_given_agent_by_agent(make: Make, config: Configurati
 def test_agents_nobody_knows_are_refused(make: Make, config: Configuration) -> None:
     envs = make(Pair, N)
     for ask in (envs.action_space, envs.single_action_space, envs.observation_space, envs.single_observation_space):
-        with pytest.raises(mv.errors.InvalidRequest, match="there is no agent 'up'"):
+        with pytest.raises(mv.errors.InvalidRequest, match="unknown agent 'up'"):
             ask("up")
 
 

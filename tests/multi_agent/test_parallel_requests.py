@@ -117,7 +117,7 @@ def test_groups_that_make_no_sense_are_refused(groups: Any, said: str) -> None:
 
 def test_agents_of_one_group_must_have_equal_spaces() -> None:
     groups = {"a": ["farmer_0", "guard_0"], "b": ["farmer_1", "bard", "guard_1", "guard_2"]}
-    with pytest.raises(mv.errors.EnvFailed, match="'guard_0' and 'farmer_0' are in group 'a', and their spaces differ"):
+    with pytest.raises(mv.errors.EnvFailed, match="the spaces of 'guard_0' and 'farmer_0' in group 'a' differ"):
         mv.make_vec(Village, 2, "serial", agents=mv.AgentOptions(groups=groups))
 
 

@@ -37,7 +37,7 @@ def played(games: Any, steps: int, counts: Any, turn: Any = None) -> Any:
         (np.zeros(4), "are float64"),
         (None, "actions"),
         ({"guard": np.zeros(3, int)}, r"have shape \(3,\)"),
-        ({"guard_0": np.zeros(4, int)}, r"actions for \['guard_0'\]: the groups are \['guard'\]"),
+        ({"guard_0": np.zeros(4, int)}, r"actions for unknown groups \['guard_0'\]; the groups are \['guard'\]"),
         ({}, "no actions for group 'guard'"),
     ],
 )
@@ -64,7 +64,7 @@ def test_with_several_groups_actions_are_a_dict(make: Make, config: Configuratio
         games.step(np.zeros(config.num_envs, int))
     whose = next(name for name, rows in turn.groups.items() if len(rows.env_ids))
     actions = actions_for(games, turn, np.zeros(config.num_envs, int))
-    with pytest.raises(mv.errors.InvalidActions, match=f"no actions for group '{whose}', whose turn it is in envs"):
+    with pytest.raises(mv.errors.InvalidActions, match=f"no actions for group '{whose}', whose agents act in envs"):
         games.step({name: batch for name, batch in actions.items() if name != whose})
     idle = [name for name, rows in turn.groups.items() if not len(rows.env_ids)]
     for name in idle:

@@ -162,6 +162,7 @@ def test_nobody_is_asked_for_a_state_that_nobody_uses() -> None:
         assert envs.get_attr("asked") == (0, 0)
         with pytest.raises(InvalidRequest, match="state=True"):
             envs.states  # noqa: B018
+        assert not hasattr(envs, "states")
 
 
 class Weather(ParallelEnv):

@@ -234,9 +234,9 @@ def test_the_rows_dtype_is_one_that_loses_nothing(observed: list[spaces.Space[An
 def test_a_dtype_can_be_asked_for_if_it_loses_nothing() -> None:
     image, wide = spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(0, 256, (2,), np.int64)
     assert mv.flatten_agents(Spaces({0: image}), dtype=np.uint8).observation_space.dtype == np.uint8
-    with pytest.raises(mv.errors.InvalidRequest, match="uint8 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="uint8 cannot hold"):
         mv.flatten_agents(Spaces({0: image, 1: wide}), dtype=np.uint8)
-    with pytest.raises(mv.errors.InvalidRequest, match="float32 would not hold"):
+    with pytest.raises(mv.errors.InvalidRequest, match="float32 cannot hold"):
         mv.flatten_agents(Spaces({0: spaces.Box(0, 1, (2,), np.float64)}), dtype=np.float32)
     huge = spaces.Box(-(2**62), 2**62, (1,), np.int64)
     with pytest.raises(mv.errors.InvalidRequest, match="exactly"):
@@ -251,7 +251,7 @@ def test_the_rows_space_has_room_for_zeros() -> None:
 
 def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     for other in (spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)):
-        with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box, and these are 'a' Discrete"):
+        with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box; these are 'a' Discrete"):
             mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2), other]))
 
 
@@ -259,10 +259,10 @@ def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
     ("make_it", "said"),
     [
         (lambda: mv.flatten_agents(gymnasium.make("CartPole-v1")), "expected a PettingZoo AEC or parallel env"),
-        (lambda: mv.flatten_agents(Fading), "pass an env, not what builds it"),
+        (lambda: mv.flatten_agents(Fading), "pass an env, not a function that builds it"),
         (lambda: mv.flatten_agents(Fading(), reward="max"), "reward='max': expected 'sum' or 'mean'"),
         (lambda: mv.flatten_agents(Spaces({"a": spaces.Text(3)})), "agent 'a' observes Text"),
-        (lambda: mv.flatten_agents(Spaces({})), "needs a possible_agents"),
+        (lambda: mv.flatten_agents(Spaces({})), "no possible_agents, which flatten_agents needs"),
         (lambda: mv.flatten_agents(Fading()).step(np.zeros(2, np.int64)), "expected 3 whole numbers"),
         (lambda: mv.flatten_agents(Fading()).step(np.zeros(3)), "expected 3 whole numbers"),
         (lambda: mv.flatten_agents(ENVS["spread continuous"]()).step(np.zeros(7)), r"shape \(7,\): expected 15"),
@@ -293,7 +293,7 @@ TOGETHER = [simple_spread_v3.parallel_env, lambda: make("small", max_steps=20)]
 
 @pytest.mark.parametrize("make_it", OPPOSED)
 def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatten_agents, "_told", set())
+    monkeypatch.setattr(flatten_agents, "_warned", set())
     with pytest.warns(UserWarning, match="play against each other: .* learner for each group") as told:
         for _ in range(2):
             stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
@@ -301,7 +301,7 @@ def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: 
 
 
 def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatten_agents, "_told", set())
+    monkeypatch.setattr(flatten_agents, "_warned", set())
     kinds = [type("raw_env", (Game,), {"__module__": module}) for module in ("chess", "go", "go")]
     with pytest.warns(UserWarning, match="play against each other") as told:
         for kind in kinds:

@@ -1,1 +1,1 @@
-"""L1: a foreign env becomes an Env. One file per kind of env; nothing here knows where the env runs."""
+"""Adapters that present Gymnasium and PettingZoo envs as one contract, `Env`, independent of where the env runs."""

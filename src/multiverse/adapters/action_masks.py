@@ -18,11 +18,11 @@ METHOD = "action_masks"
 """Name of the method of an env that returns its action mask, as in sb3-contrib."""
 
 WriteMask = Callable[[Any, bool], None]
-"""(mask or None, whether an action is wanted now). No mask: every action is open."""
+"""Function (mask or None, whether an action follows). With None every action is open."""
 
 
 def mask_source(env: gymnasium.Env[Any, Any], info: Any) -> MaskSource | None:
-    """Source of an env's masks, given the info of its reset; None without masks, and for actions that take none."""
+    """Return the source of an env's masks, given the info of its reset; None without masks."""
     if not isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
         return None
     if observed_mask(env.observation_space, env.action_space) is not None:
@@ -33,27 +33,27 @@ def mask_source(env: gymnasium.Env[Any, Any], info: Any) -> MaskSource | None:
 
 
 def mask_reader(env: gymnasium.Env[Any, Any], source: MaskSource) -> Callable[[Any, Any], Any]:
-    """A function (observation, info) → the mask that goes with them, or None."""
+    """Return a function (observation, info) → mask or None."""
     if source == "method":
-        ask = env.get_wrapper_attr(METHOD)
-        return lambda observation, info: ask()
+        masks_now = env.get_wrapper_attr(METHOD)
+        return lambda observation, info: masks_now()
     if source == "info":
         return lambda observation, info: info.get(ACTION_MASK) if isinstance(info, dict) else None
     leaf = observed_mask(env.observation_space, env.action_space)
     assert leaf is not None
 
-    def look(observation: Any, info: Any) -> Any:
+    def observed(observation: Any, info: Any) -> Any:
         for key in leaf.path:
             observation = observation[key]
         return observation
 
-    return look
+    return observed
 
 
 def mask_writer(target: Array, action_space: spaces.Space[Any], agent: str = "") -> WriteMask:
-    """A function that checks a mask and writes it to `target` [actions], int8. `agent`: its name, for messages.
+    """Return a function that validates a mask and writes it to `target` [actions], int8. `agent`: name for messages.
 
-    A closure that looks at bytes: this runs for every agent at every step.
+    A closure that compares bytes, because it runs for every agent at every step.
     """
     shape, everything_open, name = target.shape, False, f"the {ACTION_MASK}{f' of {agent}' * bool(agent)}"
     ends = np.cumsum(action_space.nvec).tolist() if isinstance(action_space, spaces.MultiDiscrete) else list(shape)
@@ -69,17 +69,17 @@ def mask_writer(target: Array, action_space: spaces.Space[Any], agent: str = "")
         everything_open = False
         mask = given if given.__class__ is np.ndarray else _as_array(given, name)
         if mask.shape != shape:
-            raise BadValue(f"{name} has shape {mask.shape}: expected {shape}, a number for each action")
+            raise BadValue(f"{name} has shape {mask.shape}: expected {shape}, one number for each action")
         if mask.dtype.itemsize > 1 and not ((mask == 0) | (mask == 1)).all():
             raise BadValue(f"{name} is {mask.tolist()!r:.80}: expected 0 (closed) or 1 (open) for each action")
         target[...] = mask
-        found = target.tobytes()
-        if found.translate(None, b"\0\1"):  # guard: masks-are-zeros-and-ones
+        written = target.tobytes()
+        if written.translate(None, b"\0\1"):  # guard: masks-are-zeros-and-ones
             raise BadValue(f"{name} is {mask.tolist()!r:.80}: expected 0 (closed) or 1 (open) for each action")
         # guard: a-mask-leaves-an-action-open
-        if acts and not (b"\1" in found if whole else all(b"\1" in found[part] for part in parts)):
-            which = "no action open" if whole else "no choice open for one of the actions"
-            raise BadValue(f"{name} leaves {which}, and an action is wanted: {mask.tolist()!r:.80}")
+        if acts and not (b"\1" in written if whole else all(b"\1" in written[part] for part in parts)):
+            closed = "no action open" if whole else "no choice open for one of the actions"
+            raise BadValue(f"{name} leaves {closed}, but an action is required: {mask.tolist()!r:.80}")
 
     return write
 

@@ -1,4 +1,4 @@
-"""Agents of a PettingZoo env: which there are, what they share, and which group each belongs to."""
+"""Agents of a PettingZoo env: their names, groups, spaces and action masks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Groups = Mapping[str, Sequence[str]] | Literal["separate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOptions:
-    """Agents of PettingZoo envs: which there are, and which share a policy.
+    """Options for PettingZoo envs: possible agents, groups of agents that share a policy, states and action masks.
 
     Args:
-        groups: of agents that share a policy, name → agents, or `"separate"`: each by itself. Default: agents with
-            equal spaces.
-        possible_agents: every agent that there can be, for envs that do not define it.
-        parallel: True treats an AEC env in which all agents act at once as a parallel one.
+        groups: agents that share a policy, name → agents; `"separate"`: one group per agent. Default: agents with
+            equal spaces share a group.
+        possible_agents: all possible agents, for envs that do not define them.
+        parallel: True treats an AEC env in which all agents act at the same time as a parallel env.
         state: True calls `state()` of the env after every reset and step: `envs.states`.
-        masks: where to look for the action masks of a single-agent env; `"off"`: no env's masks are used.
+        masks: source of the action masks of a single-agent env; `"off"`: masks of no env are used.
     """
 
     groups: Groups | None = None
@@ -50,29 +50,29 @@ NOTHING_SAID = AgentOptions()
 
 
 def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:
-    """Every agent that there can ever be, in a fixed order."""
-    found = options.possible_agents if options.possible_agents is not None else getattr(env, "possible_agents", None)
-    if not found:
+    """Return all possible agents in a fixed order."""
+    agents = options.possible_agents if options.possible_agents is not None else getattr(env, "possible_agents", None)
+    if not agents:
         raise InvalidRequest(
-            f"{type(env).__name__} does not say which agents there can be (possible_agents), and rows are fixed for "
-            "the life of a vector env: pass make_vec(..., agents=AgentOptions(possible_agents=[...]))"
+            f"{type(env).__name__} has no possible_agents, and the rows of a vector env are fixed: pass "
+            "make_vec(..., agents=AgentOptions(possible_agents=[...]))"
         )
-    twice = sorted({str(agent) for agent in found if list(found).count(agent) > 1})
+    twice = sorted({str(agent) for agent in agents if list(agents).count(agent) > 1})
     if twice:
-        raise InvalidRequest(f"possible_agents: {twice} twice; each agent has one row")
-    return tuple(found)
+        raise InvalidRequest(f"possible_agents: {twice} appear twice; each agent has one row")
+    return tuple(agents)
 
 
 def state_space_of(env: Any) -> spaces.Space[Any] | None:
-    """What `state()` returns is of this space; None if the env does not say so, or it is not all numbers."""
-    found = getattr(env, "state_space", None)
-    if not isinstance(found, spaces.Space) or not all(leaf.numeric for leaf in leaves(found)):
+    """Return the space of `state()`; None if the env does not define it, or it has parts that are not numbers."""
+    space = getattr(env, "state_space", None)
+    if not isinstance(space, spaces.Space) or not all(leaf.numeric for leaf in leaves(space)):
         return None
-    return found
+    return space
 
 
 def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[Group, ...]:
-    """Agents with equal spaces together, unless the caller says otherwise."""
+    """Return the groups of the options; by default agents with equal spaces share a group."""
     space_pairs = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in agents}
     chosen = _by_name(options.groups, agents) if options.groups is not None else _by_spaces(space_pairs)
     groups = []
@@ -81,8 +81,8 @@ def groups_of(env: Any, agents: Sequence[str], options: AgentOptions) -> tuple[G
         for agent in members[1:]:
             if space_pairs[agent] != space_pairs[members[0]]:
                 raise InvalidRequest(
-                    f"groups: {agent!r} and {members[0]!r} are in group {name!r}, and their spaces differ; agents of "
-                    "one group share a policy, so give them groups of their own"
+                    f"groups: the spaces of {agent!r} and {members[0]!r} in group {name!r} differ; agents of one group "
+                    "share a policy, so put them into separate groups"
                 )
         off = options.masks == "off"
         masks = int(action_space.n) if isinstance(action_space, spaces.Discrete) and not off else 0
@@ -97,13 +97,13 @@ def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
     unknown = [agent for agent in named if agent not in agents]
     missing = [agent for agent in agents if agent not in named]
     twice = [agent for agent in agents if named.count(agent) > 1]
-    for what, which in (
+    for problem, names in (
         ("unknown agents", unknown),
         ("agents in no group:", missing),
         ("agents in two groups:", twice),
     ):
-        if which:
-            raise InvalidRequest(f"groups: {what} {which}; the env's agents are {list(agents)}")
+        if names:
+            raise InvalidRequest(f"groups: {problem} {names}; the env's agents are {list(agents)}")
     for name, members in groups.items():
         if name in agents and list(members) != [name]:
             raise InvalidRequest(f"groups: {name!r} is the name of an agent; actions for it would be ambiguous")
@@ -111,17 +111,17 @@ def _by_name(groups: Groups, agents: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _by_spaces(space_pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[str]]:
-    """Named after their agents: agent_0 and agent_1 are group 'agent'."""
-    found: list[tuple[Any, list[str]]] = []
+    """Group agents with equal spaces; agent_0 and agent_1 become group 'agent'."""
+    groups: list[tuple[Any, list[str]]] = []
     for agent, pair in space_pairs.items():
-        for other, members in found:
+        for other, members in groups:
             if other == pair:
                 members.append(agent)
                 break
         else:
-            found.append((pair, [agent]))
+            groups.append((pair, [agent]))
     names: dict[str, list[str]] = {}
-    for _, members in found:
+    for _, members in groups:
         stems = {str(agent).rpartition("_")[0] or str(agent) for agent in members}  # PettingZoo allows any hashable
         name = stems.pop() if len(stems) == 1 else "agents"
         candidates = itertools.chain([name], (f"{name} {number}" for number in itertools.count(len(names))))
@@ -131,29 +131,27 @@ def _by_spaces(space_pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, list[str
 
 
 def absent_observation(space: spaces.Space[Any]) -> Any:
-    """What an absent agent's row shows: zeros, as near as its space has them."""
+    """Return the observation of an absent agent: zeros, or the nearest values in its space."""
     if isinstance(space, spaces.Dict):
         return {key: absent_observation(child) for key, child in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(absent_observation(child) for child in space.spaces)
     if isinstance(space, spaces.Box):
         return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
-    if isinstance(space, spaces.Discrete):
-        return np.asarray(space.start, space.dtype)
-    if isinstance(space, spaces.MultiDiscrete):
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return np.asarray(space.start, space.dtype)
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, space.dtype)
-    return None  # travels by pipe, and nobody looks
+    return None  # sent by pipe, and not used
 
 
-def mask_of(seen: Any, info: Any) -> Any:
-    """An agent's action mask, by PettingZoo's two conventions: in what it sees, or in its info; None without one."""
-    if isinstance(seen, Mapping) and ACTION_MASK in seen:
-        return seen[ACTION_MASK]
+def mask_of(observation: Any, info: Any) -> Any:
+    """Return an agent's action mask by PettingZoo's two conventions, from its observation or its info, or None."""
+    if isinstance(observation, Mapping) and ACTION_MASK in observation:
+        return observation[ACTION_MASK]
     return info.get(ACTION_MASK) if isinstance(info, Mapping) else None
 
 
 def masks_are_observed(space: spaces.Space[Any]) -> bool:
-    """Whether an agent's action mask is part of what it sees; if not, it may be in its info."""
+    """Return whether an agent's action mask is part of its observation; if not, it may be in its info."""
     return isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces

@@ -1,4 +1,4 @@
-"""Checks one env: what is wrong with it, as many copies of it in parallel show (`mv.check_env`)."""
+"""Checks of one env, for its use in vector envs and training (`mv.check_env`)."""
 
 from multiverse.env_checker.report import CheckReport, CheckRun, Finding
 

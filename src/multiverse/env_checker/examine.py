@@ -1,4 +1,4 @@
-"""`check_env`: all checks in turn, in a worker process, whatever the env does there."""
+"""`check_env`: runs all checks one after another in a worker process, which the env may crash or block."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from gymnasium.envs.registration import EnvSpec
 
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, pettingzoo_kind, recipes
 from multiverse.core.errors import EnvFailed, InvalidRequest, ReplyTimeout
-from multiverse.core.plan import whole_number
 from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import Laboratory, Seat, Where, WorkerLost
-from multiverse.env_checker.ownership import check_ownership, check_travelling
+from multiverse.env_checker.ownership import check_ownership, check_serialization
 from multiverse.env_checker.repeatability import check_seeds, check_sharing
 from multiverse.env_checker.report import SEVERITIES, CheckReport, CheckRun, Finding
-from multiverse.env_checker.resources import check_building, check_cost, check_leaving, check_memory
+from multiverse.env_checker.resources import check_building, check_cost, check_leaks, check_memory
 from multiverse.env_checker.stepping import check_order, check_reset, check_steps
 from multiverse.env_checker.subject import EnvRaised, OutOfTime, Settings, Subject
 from multiverse.env_checker.values import check_spaces
@@ -32,14 +31,14 @@ from multiverse.executors.env_range import EnvRange
 log = logging.getLogger("multiverse")
 
 OUTRANKED = {"global-rng-touched": "global-rng", "episodes-repeat": "seed-default"}
-"""Findings that only repeat, in milder words, what another one says."""
+"""Findings that are dropped if the other, more severe one is there."""
 
 HOPELESS = {
     "not-an-env", "same-env-again", "build-failed", "space-missing", "action-space-sample", "crashes", "hangs",
     "possible-agents", "agent-unknown", "reset-raises", "reset-signature", "reset-return", "step-raises", "step-return",
     "info-not-dict",
 }  # fmt: skip
-"""Errors of the basic checks after which the other checks make no sense."""
+"""Errors of the basic checks after which the other checks are skipped."""
 
 OURS = os.path.dirname(__file__)
 
@@ -57,46 +56,31 @@ def check_env(
     """Check one env; raise `EnvCheckFailed` with all findings if there are errors.
 
     In a test this is all that is needed: `def test_my_env(): mv.check_env(MyEnv)`. Warnings are logged (logger
-    `multiverse`) and are, as all findings, in the report that is returned. Nothing that the env does, not even a hang
-    or a crash, reaches the calling process.
+    `multiverse`) and are, as all findings, in the report that is returned. Hangs and crashes of the env do not affect
+    the calling process.
 
     Args:
         env: as for `make_vec`: a Gymnasium id, `"module:name"`, a class or another callable that builds the env,
-            Gymnasium's or PettingZoo's. An instance is taken too: it is built anew from its spec, or copied.
+            Gymnasium's or PettingZoo's. It may be an instance too, which is built again from its spec, or copied.
         env_kwargs, wrappers: as for `make_vec`.
         seed: seed of the checked episodes; actions are those of `action_space.seed(seed)`.
         steps: length of the longest rollout; slow envs are stepped for 3 s at most.
-        timeout_s: an env that does not answer within this time hangs; a check of a slow env stops after half of it.
+        timeout_s: time without a response after which an env is reported as hanging; a check stops after half of it.
         strict: raise for warnings too.
     """
-    report = examine(env, env_kwargs=env_kwargs, wrappers=wrappers, seed=seed, steps=steps, timeout_s=timeout_s)
+    settings = Settings(seed=seed, steps=steps, timeout_s=timeout_s)
+    report = examine(source_of(env, env_kwargs, wrappers), settings)
     report.raise_for_errors(strict)
     for finding in report.warnings:
         log.warning("%s: %s: %s", report.env, finding.code, finding.seen)
     return report
 
 
-def examine(
-    env: EnvSource | Any,
-    *,
-    env_kwargs: Mapping[str, Any] | None = None,
-    wrappers: Sequence[Wrapper] | None = None,
-    seed: int = 0,
-    steps: int = 1000,
-    timeout_s: float = 60.0,
-    progress: Callable[[str], None] | None = None,
-) -> CheckReport:
+def examine(source: Source, settings: Settings, progress: Callable[[str], None] | None = None) -> CheckReport:
     """Return the report of `check_env`, with or without errors; `progress` is called with each check's name first."""
-    if not 0 <= whole_number("seed", seed) < 2**31:
-        raise InvalidRequest(f"seed={seed}: expected a number from 0 to {2**31 - 1}")
-    if whole_number("steps", steps) < 1:
-        raise InvalidRequest(f"steps={steps}: expected at least 1")
-    if not timeout_s > 0:
-        raise InvalidRequest(f"timeout_s={timeout_s}: expected more than 0")
-    source = _source_of(env, env_kwargs, wrappers)
-    settings = Settings(int(seed), int(steps), from_factory=source.from_factory, check_s=timeout_s / 2)
+    settings = replace(settings, from_factory=source.from_factory)
     with Laboratory(source.recipe) as laboratory:
-        examination = Examination(laboratory, settings, timeout_s)
+        examination = Examination(laboratory, settings)
         if source.copied:
             examination.add(make_finding("checked-as-instance", f"an instance was given: it was {source.copied}"))
         examination.run(progress or (lambda name: None))
@@ -104,9 +88,9 @@ def examine(
     return CheckReport(source.name, settings.seed, tuple(findings), tuple(examination.runs))
 
 
-# -- what is checked -------------------------------------------------------------------------------------------
+# -- the env ---------------------------------------------------------------------------------------------------
 class Source(NamedTuple):
-    """What is checked."""
+    """The env to check."""
 
     recipe: Recipe
     name: str
@@ -114,8 +98,8 @@ class Source(NamedTuple):
     from_factory: bool = True  # False: copies of one instance
 
 
-def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequence[Wrapper] | None) -> Source:
-    """Return the one env that is meant, which may be an instance, unlike for `make_vec`."""
+def source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequence[Wrapper] | None = None) -> Source:
+    """Return the env to check. Unlike in `make_vec` it may be an instance."""
     if isinstance(env, list | tuple):
         raise InvalidRequest(f"check_env checks one env, and got a {type(env).__name__}: pass its items one at a time")
     if not isinstance(env, gymnasium.Env) and pettingzoo_kind(env) is None:
@@ -123,23 +107,23 @@ def _source_of(env: Any, env_kwargs: Mapping[str, Any] | None, wrappers: Sequenc
         name = env.id if isinstance(env, EnvSpec) else getattr(env, "__qualname__", type(env).__qualname__)
         return Source(recipe, env if isinstance(env, str) else str(name))
     if env_kwargs:
-        raise InvalidRequest("env_kwargs= is for what builds an env, and this env is built already")
+        raise InvalidRequest("env_kwargs= cannot be used with an instance, which is built already")
     name, spec = type(env.unwrapped).__qualname__, getattr(env, "spec", None)
     if spec is not None and all(wrapper.kwargs is not None for wrapper in spec.additional_wrappers):
         (recipe,) = recipes(spec, 1, None, wrappers)
-        return Source(recipe, spec.id, f"built anew from its spec {spec.id!r}")
+        return Source(recipe, spec.id, f"built again from its spec {spec.id!r}")
     try:
         copy.deepcopy(env)
     except Exception as error:
         raise InvalidRequest(
-            f"this {name} cannot be copied ({type(error).__name__}: {error}), so pass what builds it instead: "
+            f"this {name} cannot be copied ({type(error).__name__}: {error}): pass a function that builds it, "
             f"check_env(lambda: {name}(...))"
         ) from error
     (recipe,) = recipes(lambda: copy.deepcopy(env), 1, None, wrappers)
-    return Source(recipe, name, "copied with deepcopy, each time as it was given", from_factory=False)
+    return Source(recipe, name, "copied with deepcopy", from_factory=False)
 
 
-# -- checking it -----------------------------------------------------------------------------------------------
+# -- the checks ------------------------------------------------------------------------------------------------
 Check = Callable[[Subject], Iterator[Finding]]
 
 BASIC: dict[str, Check] = {
@@ -148,25 +132,25 @@ BASIC: dict[str, Check] = {
     "reset": check_reset,
     "steps": check_steps,
 }
-"""Checks whose errors may leave the others nothing to work with."""
+"""Checks after whose errors the others may be impossible."""
 
 TWO_ENVS = "two envs in one process"
 
 CHECKS: dict[str, Check] = {
     **BASIC,
-    "calls out of turn": check_order,
-    "arrays handed over": check_ownership,
+    "order of calls": check_order,
+    "ownership of arrays": check_ownership,
     "seeds": check_seeds,
     TWO_ENVS: check_sharing,
-    "what travels between processes": check_travelling,
-    "what is left after closing": check_leaving,
+    "serialization": check_serialization,
+    "leaks": check_leaks,
     "memory over many resets": check_memory,
     "cost": check_cost,
 }
 
 
 def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
-    """Run one check in the worker and return its findings; what the env raises is a finding too."""
+    """Run one check in the worker and return its findings, which include exceptions of the env."""
     seat = cast(Seat, envs.envs[0])
     subject = Subject(seat, settings)
     findings: list[Finding] = []
@@ -186,16 +170,16 @@ def perform(envs: EnvRange, name: str, settings: Settings) -> list[Finding]:
 
 
 class Examination:
-    """Runs one check after another, as far as the env lets them."""
+    """Runs one check after another, as far as the env allows."""
 
-    def __init__(self, laboratory: Laboratory, settings: Settings, timeout_s: float) -> None:
-        self._laboratory, self._settings, self._timeout_s = laboratory, settings, timeout_s
+    def __init__(self, laboratory: Laboratory, settings: Settings) -> None:
+        self._laboratory, self._settings = laboratory, settings
         self._stopped_by = ""
         self.findings: list[Finding] = []
         self.runs: list[CheckRun] = []
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding, unless there is an equal one: many checks meet the same exception."""
+        """Add a finding, unless an equal one is there: many checks find the same exception."""
         known = {(f.code, _without_place(f.seen)) for f in self.findings}
         outranked = OUTRANKED.get(finding.code) in {f.code for f in self.findings}
         if (finding.code, _without_place(finding.seen)) not in known and not outranked:
@@ -206,7 +190,7 @@ class Examination:
         if self._laboratory.cannot_travel:
             self.add(make_finding("factory-cannot-travel", f"it cannot be pickled: {self._laboratory.cannot_travel}"))
         if not self._laboratory.isolated:
-            self.add(make_finding("not-isolated", "the checks ran in this very process"))
+            self.add(make_finding("not-isolated", "the checks ran in the calling process"))
         for name in CHECKS:
             progress(name)
             why_not = f"after {self._stopped_by}" if self._stopped_by else ""
@@ -224,12 +208,13 @@ class Examination:
 
     def _findings_of(self, name: str) -> list[Finding]:
         try:
-            findings: list[Finding] = self._laboratory.run(perform, name, self._settings, timeout_s=self._timeout_s)
+            timeout_s = self._settings.timeout_s
+            findings: list[Finding] = self._laboratory.run(perform, name, self._settings, timeout_s=timeout_s)
             return findings
         except WorkerLost as lost:
-            return [_lost(lost, self._timeout_s)]
+            return [_lost(lost, timeout_s)]
         except EnvFailed as error:
-            if error.failures[0].type_name in ("ModuleNotFoundError", "ImportError"):  # it did not even arrive
+            if error.failures[0].type_name in ("ModuleNotFoundError", "ImportError"):  # it could not be unpickled
                 return [make_finding("build-failed", f"{error.failures[0]}, in a worker process")]
             raise
 
@@ -250,7 +235,7 @@ def _innermost(stack: str) -> str:
         if ours:
             return ": " + ", called by ".join(f"{name} ({file}, line {line})" for file, line, name in frames[:ours][:3])
     last = next((line for line in reversed(stack.splitlines()) if line.strip()), "")
-    return f"; it printed last: {last.strip()}" if last and "File " not in last else ""
+    return f"; its last output: {last.strip()}" if last and "File " not in last else ""
 
 
 def _without_place(seen: str) -> str:

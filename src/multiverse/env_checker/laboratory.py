@@ -57,7 +57,7 @@ class Where(NamedTuple):
 
 
 class Seat:
-    """Stands in for an env and is never stepped: it holds the recipe, and its row the last call of the checks."""
+    """Placeholder for an env, never stepped: it holds the recipe, and its row holds the last call of the checks."""
 
     row = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (len(Where._fields),), np.int64)
     description = EnvDescription(groups=(Group(SINGLE_AGENT, (SINGLE_AGENT,), row, spaces.Discrete(1)),))
@@ -70,7 +70,7 @@ class Seat:
         self._write = row.write_observation
 
     def note(self, where: Where) -> None:
-        """Write down a call before it is made."""
+        """Record a call before it is made."""
         self._write(np.array(where, np.int64))
 
     def step(self, action: Any) -> tuple[bool, dict[str, Any]]:
@@ -110,7 +110,7 @@ class Laboratory:
         self.cannot_travel = cannot_travel(self._recipe)
         """Why the recipe cannot be sent to a worker of the fork server; '' if it can. If not, the worker is forked."""
         self.isolated = usable_here()
-        """Whether there is a process around the env at all."""
+        """Whether the env runs in a process of its own."""
         self._executor: Executor | None = None
         self._output: IO[bytes] | None = None
 
@@ -138,8 +138,8 @@ class Laboratory:
         return self._executor
 
     def _take_output(self, executor: Executor) -> None:
-        """Send what the worker prints into a file, which has a name only until the worker has opened it. It is kept out
-        of the user's sight, but native code that aborts, and Python's faulthandler, say why on standard error only."""
+        """Redirect the worker's output into a file, which has a name only until the worker has opened it. The user does
+        not see it, but it has the reason of an abort in native code, and the stack of Python's faulthandler."""
         with tempfile.NamedTemporaryFile(prefix="multiverse-", delete=False) as file:
             self._output = open(file.name, "rb")  # noqa: SIM115
         try:

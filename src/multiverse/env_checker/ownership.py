@@ -1,7 +1,7 @@
-"""Checks of what is handed over: who owns an array or dict afterwards, and what a worker process can send back.
+"""Checks of the ownership of arrays and dicts, and of the pickling of infos.
 
-Observations and infos belong to the caller, and so do actions. Infos must be picklable; whether the env itself is
-picklable is only reported.
+Observations, infos and actions belong to the caller. Infos must be picklable; whether the env itself is picklable is
+only reported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PACKED_STEPS = 50
 
 
 def check_ownership(subject: Subject) -> Iterator[Finding]:
-    """Look at what was returned again after the next call, then write over it as a careless caller would."""
+    """Compare returned values again after the next call, then overwrite them as a careless caller would."""
     env, seed = subject.build(), subject.settings.seed
     actions = subject.actions(env, min(WATCHED_STEPS, subject.settings.compared_steps))
     changed: dict[str, Finding] = {}  # the first finding of each kind
@@ -34,7 +34,7 @@ def check_ownership(subject: Subject) -> Iterator[Finding]:
     other = actions[::-1]
 
     def careless(afterwards: Callable[[Frame], None]) -> str:
-        """Describe how an episode differs whose caller does this after each call."""
+        """Describe how an episode differs if the caller does this after each call."""
         frames = []
         for call in calls(subject.build(), actions, seed=seed):
             frames.append(call.frozen())
@@ -51,13 +51,13 @@ def check_ownership(subject: Subject) -> Iterator[Finding]:
 
 
 def _changes(env: WatchedEnv, actions: Actions, seed: int) -> Iterator[Finding]:
-    """Yield what the next call changed of what a call returned or was given; may yield equal findings."""
+    """Yield findings about values that the next call changed; may yield equal findings."""
     chosen, before = iter(actions), None
     for call in calls(env, actions, seed=seed):
         where = str(env.where)
         if call.action is not None:
             for words in differences(frozen(next(chosen)), frozen(call.action), "the action"):
-                yield make_finding("action-changed", f"{words}, after the step it was given to, {where}")
+                yield make_finding("action-changed", f"{words}, after the step that got it, {where}")
         if before is not None:
             last, kept, when = before
             for words in differences(kept.observation, frozen(last.observation), "the observation"):
@@ -83,7 +83,7 @@ def _overwrite(target: Any, source: Any) -> None:
 
 
 def _scribble(value: Any) -> None:
-    """Put other values into every array."""
+    """Change the values of every array."""
     if isinstance(value, dict):
         value = tuple(value.values())
     if isinstance(value, tuple | list):
@@ -94,8 +94,8 @@ def _scribble(value: Any) -> None:
 
 
 # -- pickling --------------------------------------------------------------------------------------------------
-def check_travelling(subject: Subject) -> Iterator[Finding]:
-    """Pack infos, and the env itself, as a worker packs what it sends."""
+def check_serialization(subject: Subject) -> Iterator[Finding]:
+    """Pickle infos, and the env itself, as a worker does."""
     env = subject.build()
     unpicklable: dict[str, str] = {}
     for call in calls(env, subject.actions(env, PACKED_STEPS), seed=subject.settings.seed):

@@ -26,7 +26,7 @@ from multiverse.env_checker.trajectory import (
     steps_in,
 )
 
-CUT_AFTER = 3  # steps of an episode that is left in its middle
+CUT_AFTER = 3  # steps of an episode that is not finished
 EPISODES = 6  # compared where two of them could be equal by chance
 
 
@@ -42,10 +42,10 @@ def check_seeds(subject: Subject) -> Iterator[Finding]:
     words = difference(first, second)
     other_infos = "" if words else difference(first, second, of_infos=True)
     if (words or other_infos) and getattr(env.env.spec, "nondeterministic", False):
-        yield make_finding("nondeterministic", f"two envs with seed {seed} part {words or other_infos}")
+        yield make_finding("nondeterministic", f"two envs with seed {seed} differ {words or other_infos}")
         return
     if words:
-        evidence = f"two new envs, both with reset(seed={seed}) and the same actions, part {words}"
+        evidence = f"two new envs, both with reset(seed={seed}) and the same actions, differ {words}"
         yield _cause(subject, actions, evidence)
         return
     if other_infos:
@@ -55,21 +55,21 @@ def check_seeds(subject: Subject) -> Iterator[Finding]:
 
 
 def _cause(subject: Subject, actions: Actions, evidence: str) -> Finding:
-    """Return whether the global generators drive the env: then seeding them makes two rollouts equal."""
+    """Return the finding: `global-rng` if seeding the global generators makes two rollouts equal."""
     rollouts = []
     for _ in range(2):
         seed_global_generators(subject.settings.seed)
         rollouts.append(rollout(subject.build(), actions, seed=subject.settings.seed))
     if difference(rollouts[0], rollouts[1]):
         return make_finding("seed-ignored", evidence)
-    return make_finding("global-rng", f"{evidence}; with np.random.seed() and random.seed() set before, they do not")
+    return make_finding("global-rng", f"{evidence}; after np.random.seed() and random.seed() they are equal")
 
 
 def _leaks(subject: Subject, actions: Actions, first: Trajectory) -> Iterator[Finding]:
-    """Repeat the first rollout on an env whose earlier episodes were left in the middle, or played to an end."""
+    """Repeat the first rollout on an env whose earlier episodes were not finished, and on one whose episodes ended."""
     seed, backwards = subject.settings.seed, actions[::-1]  # other actions than those to come
     for name, others, seconds in (
-        ("left in its middle", actions[:CUT_AFTER], math.inf),
+        ("that was not finished", actions[:CUT_AFTER], math.inf),
         ("that had ended", backwards, subject.settings.compared_s),
     ):
         env = subject.build()
@@ -96,7 +96,7 @@ def _variety(subject: Subject, actions: Actions) -> Iterator[Finding]:
         evidence = f"{EPISODES} episodes after reset(seed={seed}), each begun by reset(), were equal to it bit for bit"
         yield make_finding("episodes-repeat", evidence)
     if not by_seed and by_chance:
-        evidence = f"seeds {seed} to {seed + EPISODES - 1} gave one and the same episode; unseeded ones differ"
+        evidence = f"seeds {seed} to {seed + EPISODES - 1} gave the same episode; unseeded ones differ"
         yield make_finding("seeds-alike", evidence)
     if not by_seed and not by_chance:
         evidence = f"{EPISODES} seeds and {EPISODES} unseeded episodes with the same actions were all equal"
@@ -105,7 +105,7 @@ def _variety(subject: Subject, actions: Actions) -> Iterator[Finding]:
 
 # -- several envs in one process -------------------------------------------------------------------------------
 def check_sharing(subject: Subject) -> Iterator[Finding]:
-    """Play episodes alone, then in two envs in turn, and compare the process with what it was before."""
+    """Play episodes alone, then in two envs in turn, and compare the state of the process before and after."""
     before = ProcessState.now()
     try:
         yield from _shared_state(subject)
@@ -133,17 +133,17 @@ def _shared_state(subject: Subject) -> Iterator[Finding]:
     together = _in_turn([subject.build(), subject.build()], actions, settings.seed)
     differs = [f"(env {i}) {words}" for i in range(2) if (words := difference(alone[i], together[i]))]
     if differs and moved:
-        evidence = f"two envs in one process, stepped in turn, part from what each does alone {differs[0]}"
-        yield make_finding("global-rng", f"{evidence}; {' and '.join(moved)} moved meanwhile")
+        evidence = f"two envs in one process, stepped in turn, differ from each alone {differs[0]}"
+        yield make_finding("global-rng", f"{evidence}; they advanced {' and '.join(moved)}")
     elif differs:
-        evidence = f"two envs stepped in turn part from what each does alone {differs[0]}"
+        evidence = f"two envs stepped in turn differ from each alone {differs[0]}"
         yield make_finding("instances-share-state", evidence)
     elif moved:
-        yield make_finding("global-rng-touched", f"a rollout moved the global generator of {' and '.join(moved)}")
+        yield make_finding("global-rng-touched", f"a rollout advanced the global generator of {' and '.join(moved)}")
 
 
 def _in_turn(envs: Sequence[WatchedEnv], actions: Actions, seed: int) -> list[Trajectory]:
-    """Return the trajectory of each env, with seeds seed, seed + 1 and so on, when they take their steps in turn."""
+    """Return the trajectory of each env, with seeds seed, seed + 1 and so on, for envs that step in turn."""
     trajectories = [[begin(env, seed + i).frozen()] for i, env in enumerate(envs)]
     for action in actions:
         for env, frames in zip(envs, trajectories):
@@ -155,7 +155,7 @@ def _in_turn(envs: Sequence[WatchedEnv], actions: Actions, seed: int) -> list[Tr
 
 # -- state of the process --------------------------------------------------------------------------------------
 def seed_global_generators(seed: int) -> None:
-    """Put the global generators of numpy and Python into a known state."""
+    """Seed the global generators of numpy and Python."""
     np.random.seed(seed % 2**32)
     random.seed(seed)
 

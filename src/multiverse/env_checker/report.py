@@ -13,7 +13,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem, or one fact: the evidence (`seen`), why it matters, and what to change."""
+    """One problem or fact: the evidence (`seen`), why it matters, and what to change."""
 
     code: str
     severity: Severity

@@ -1,4 +1,4 @@
-"""Checks of building and closing, of what an env leaves behind (threads, processes, files, memory), and of its cost."""
+"""Checks of building and closing, of leaks (threads, processes, files, memory), and of the cost of a step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_building(subject: Subject) -> Iterator[Finding]:
         yield make_finding("build-again-failed", f"a second env beside the first: {raised.words()}")
     own, other = (getattr(env.env, "foreign", env.env) for env in (first, envs[-1]))
     if other is own and len(envs) == 2:
-        yield make_finding("same-env-again", f"two calls of the factory returned one and the same {type(own).__name__}")
+        yield make_finding("same-env-again", f"two calls of the factory returned the same {type(own).__name__}")
         envs.pop()
     for env in envs:
         problem = _closed_twice(env)
@@ -61,7 +61,7 @@ def check_building(subject: Subject) -> Iterator[Finding]:
 def _what(env: Any) -> str:
     kind = type(env)
     if isinstance(env, gymnasium.vector.VectorEnv):
-        return f"{kind.__qualname__}, a vector env already: one single env is wanted"
+        return f"{kind.__qualname__}, which is a vector env: expected a single env"
     return f"{kind.__module__}.{kind.__qualname__}, which is neither a gymnasium.Env nor a PettingZoo env"
 
 
@@ -77,10 +77,10 @@ def _closed_twice(env: WatchedEnv) -> Finding | None:
     return None
 
 
-# -- what is left ----------------------------------------------------------------------------------------------
-def check_leaving(subject: Subject) -> Iterator[Finding]:
-    """Build, step and close a few times: what is there once more each time was left behind."""
-    _cycle(subject)  # the first one brings imports, caches and pools
+# -- leaks -----------------------------------------------------------------------------------------------------
+def check_leaks(subject: Subject) -> Iterator[Finding]:
+    """Build, step and close a few times, and count threads, processes and descriptors that each time adds."""
+    _cycle(subject)  # the first one loads imports, caches and pools
     threads, processes = set(threading.enumerate()), _processes()
     descriptors = machine.open_descriptors()
     cycles, watch = 0, Stopwatch(CYCLES_S)
@@ -102,7 +102,7 @@ def check_leaving(subject: Subject) -> Iterator[Finding]:
 
 
 def check_memory(subject: Subject) -> Iterator[Finding]:
-    """Reset one env many times: memory that grows in the second half as in the first is no cache that fills up."""
+    """Reset one env many times. A leak, unlike a cache that fills up, grows in the second half as in the first."""
     env = subject.build()
     actions = subject.actions(env, 2)
     process, rss = psutil.Process(), []
@@ -203,7 +203,7 @@ def suggestion(each_s: float, metadata: Mapping[str, Any], busy_share: float) ->
     if cores == 1:
         return f"one usable core: executor={IN_CALLER!r}"
     if metadata.get("in_process"):
-        return f"its metadata says in_process: executor={IN_CALLER!r}"
+        return f"its metadata has in_process: executor={IN_CALLER!r}"
     words = []
     for num_envs in (8, 64):
         alone, shared = predicted(each_s, num_envs, min(cores, num_envs) - 1)

@@ -72,7 +72,7 @@ def check_steps(subject: Subject) -> Iterator[Finding]:
 
 
 def check_order(subject: Subject) -> Iterator[Finding]:
-    """Step before the first reset, and after an end: an env should raise, and one that does not notice is reported."""
+    """Step before the first reset and after an end: envs that do not raise are reported."""
     env = subject.build()
     if isinstance(env.env, TeamEnv):  # PettingZoo does not define what a step out of turn does
         omitted = "steps before the first reset(), after the end, and with actions that are not open"
@@ -80,17 +80,17 @@ def check_order(subject: Subject) -> Iterator[Finding]:
         return
     actions = subject.actions(env, subject.settings.compared_steps)
     if subject.settings.from_factory and _steps_quietly(env, actions[:1]):
-        yield make_finding("step-before-reset", "step() before any reset() returned as if nothing were wrong")
+        yield make_finding("step-before-reset", "step() before the first reset() returned normally")
     env = subject.build()
     if episode(env, actions, subject.settings.compared_s, seed=subject.settings.seed)[-1].ended:
         if _steps_quietly(env, actions[:STEPS_OUT_OF_TURN]):
-            evidence = f"{STEPS_OUT_OF_TURN} more steps after an end went on as if it were none"
+            evidence = f"{STEPS_OUT_OF_TURN} more steps after an end continued the episode"
             yield make_finding("step-after-end", evidence)
         begin(env)
 
 
 def _steps_quietly(env: WatchedEnv, actions: list[Any]) -> bool:
-    """Return whether all these steps succeed, and none of them says that the episode is over."""
+    """Return whether all these steps succeed and none ends the episode."""
     try:
         ends = [advance(env, action).ended for action in actions]
     except EnvRaised:
@@ -104,7 +104,7 @@ def _default_seed(reset: Any) -> Iterator[Finding]:
     except (TypeError, ValueError):  # native code has no signature
         return
     if parameter is not None and parameter.default not in (None, inspect.Parameter.empty):
-        yield make_finding("seed-default", f"reset(seed={parameter.default!r}) is what reset() without a seed means")
+        yield make_finding("seed-default", f"reset() without a seed means reset(seed={parameter.default!r})")
 
 
 def _replaced_space(env: WatchedEnv, space: Any) -> Iterator[Finding]:
@@ -142,7 +142,7 @@ class StepLog:
         self._add(self.reader.reset_misfits(result))
 
     def step(self, action: Any) -> Finding | None:
-        """Take one step, and reset if it ends the episode; return what keeps its result from being read."""
+        """Take one step, and reset if it ends the episode; return a finding if its result cannot be read."""
         result = self._env.step(copy.deepcopy(action))
         problem = self.reader.unreadable_step(result)
         if problem is not None:
@@ -157,7 +157,7 @@ class StepLog:
         return None
 
     def ends(self) -> Iterator[Finding]:
-        """Yield what is odd about how episodes ended, and after how many steps."""
+        """Yield findings about the ends of episodes and their lengths."""
         lengths = self._lengths
         if not lengths:
             yield make_finding("never-ends", f"no episode ended in {self.steps} steps of random actions")
@@ -166,8 +166,8 @@ class StepLog:
             evidence = f"all {len(lengths)} episodes ended after exactly {lengths[0]} steps with terminated=True"
             yield make_finding("time-limit-as-terminated", evidence)
 
-    def _add(self, found: Iterable[Misfit]) -> None:
-        for misfit in found:
+    def _add(self, new: Iterable[Misfit]) -> None:
+        for misfit in new:
             self.tally.add(misfit, str(self._env.where))
 
 
@@ -179,15 +179,15 @@ class Reader:
         self.space = env.env.observation_space
 
     def new_spaces(self) -> Iterator[Finding]:
-        """Yield the spaces that are another object whenever they are asked for."""
+        """Yield findings about spaces that are a new object at every call."""
         return iter(())
 
     def unreadable_reset(self, result: Any) -> Finding | None:
-        """Return what keeps the result of a reset from being read."""
+        """Return a finding if the result of a reset cannot be read."""
         return _unreadable("reset", result, 2, "the tuple (observation, info)", "(observation, info)")
 
     def unreadable_step(self, result: Any) -> Finding | None:
-        """Return what keeps the result of a step from being read."""
+        """Return a finding if the result of a step cannot be read."""
         old = isinstance(result, tuple) and len(result) == 4
         of_five = "of five: this looks like the old (observation, reward, done, info)" if old else "of five"
         return _unreadable("step", result, 5, "a tuple of five", of_five)
@@ -209,7 +209,7 @@ class Reader:
         return terminated or truncated, not terminated
 
     def summary(self, episodes: int, steps: int) -> Iterator[Finding]:
-        """Yield what only the whole rollout shows."""
+        """Yield findings about the whole rollout."""
         return iter(())
 
 
@@ -232,7 +232,7 @@ def _is_true(end: Any) -> bool:
 
 # -- several agents --------------------------------------------------------------------------------------------
 class TeamReader(Reader):
-    """Reads the results of an env with several agents, and counts who comes and goes."""
+    """Reads the results of an env with several agents, and counts agents that join and leave."""
 
     def __init__(self, env: WatchedEnv) -> None:
         super().__init__(env)
@@ -240,7 +240,7 @@ class TeamReader(Reader):
         self._rewards: list[list[float]] = []
         self._left: Counter[Any] = Counter()  # before the end of the episode
         self._joined: Counter[Any] = Counter()  # after its beginning
-        self._terminated = True  # every agent that ended in this episode was
+        self._terminated = True  # whether every agent that ended in this episode was terminated
         self._there: list[Any] = []
 
     def new_spaces(self) -> Iterator[Finding]:
@@ -248,7 +248,7 @@ class TeamReader(Reader):
             space_of = getattr(self._team.foreign, name)
             new = [agent for agent in self._team.possible_agents if space_of(agent) is not space_of(agent)]
             if new:
-                yield make_finding("agent-space-new", f"{name}({new[0]!r}) is another object at every call")
+                yield make_finding("agent-space-new", f"{name}({new[0]!r}) returns a new object at every call")
 
     def unreadable_reset(self, result: Any) -> Finding | None:
         return self._unreadable("reset", result, (PARTS[0], PARTS[4]))
@@ -299,12 +299,12 @@ class TeamReader(Reader):
         self._there = [agent for agent in now if agent not in ended]
 
     def _observed(self, observations: dict[Any, Any], infos: dict[Any, Any]) -> Iterator[Misfit]:
-        """Yield what is wrong with who is there, with what they observe, and with their action masks."""
+        """Yield misfits of the agents that are present, of their observations and of their action masks."""
         team = self._team
         for agent in [*observations, *(agent for agent in team.agents if agent not in observations)]:
             if agent not in team.possible_agents:
                 known = f"which is not among possible_agents {list(team.possible_agents)}"
-                yield Misfit("agent-unknown", (agent,), f"there is {agent!r}, {known}")
+                yield Misfit("agent-unknown", (agent,), f"the env has agent {agent!r}, {known}")
             elif agent in observations:
                 yield from misfits(team.observation_space[agent], observations[agent], (agent,))
             elif not team.in_turns:
@@ -317,7 +317,7 @@ class TeamReader(Reader):
         return self._team.over, not self._terminated
 
     def summary(self, episodes: int, steps: int) -> Iterator[Finding]:
-        changes = [("leaves before its episode ends", self._left), ("joins an episode under way", self._joined)]
+        changes = [("leaves before its episode ends", self._left), ("joins during an episode", self._joined)]
         words = [
             f"{agent} {what} ({count} times in {episodes} episodes)"
             for what, counts in changes
@@ -326,24 +326,24 @@ class TeamReader(Reader):
         if words:
             yield make_finding("agents-change", "; ".join(words))
         if len(self._rewards) > 1 and cancelled_share(np.array(self._rewards)) > CANCELS:
-            yield make_finding("rewards-cancel", f"the rewards of all agents add up to the same in all {steps} steps")
+            yield make_finding("rewards-cancel", f"the rewards of all agents have the same sum in all {steps} steps")
 
 
 def reader_of(env: WatchedEnv) -> Reader:
-    """Return what reads the results of this env."""
+    """Return a reader for the results of this env."""
     return TeamReader(env) if isinstance(env.env, TeamEnv) else Reader(env)
 
 
 def _mask_misfits(space: spaces.Space[Any], agent: Any, mask: Any) -> Iterator[Misfit]:
     if not isinstance(space, spaces.Discrete):
-        return  # a mask of the env's own kind, which the library does not read
+        return  # a mask for another kind of space, which the library does not read
     name, values = name_of((agent,), "the action mask"), np.asarray(mask)
     if values.shape != (space.n,):
         yield Misfit("action-mask", (agent,), f"{name} has shape {values.shape}, and there are {space.n} actions")
     elif not np.isin(values, (0, 1)).all():
         yield Misfit("action-mask", (agent,), f"{name} has other values than 0 and 1: {values.tolist()!r:.60}")
     elif not values.any():
-        yield Misfit("action-mask", (agent,), f"{name} leaves no action open, and it is in agents")
+        yield Misfit("action-mask", (agent,), f"{name} leaves no action open for an agent in agents")
 
 
 def _number(reward: Any) -> float:

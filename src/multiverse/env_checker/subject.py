@@ -1,4 +1,4 @@
-"""The env under examination, inside the worker: built as often as a check needs it, with every call noted before."""
+"""The env that is checked, in the worker: built as often as a check needs it; every call is noted before it is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gymnasium.envs.registration import EnvSpec
 from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe, pettingzoo_kind
 from multiverse.core.env import EnvKind
-from multiverse.core.errors import RemoteError
+from multiverse.core.errors import InvalidRequest, RemoteError
+from multiverse.core.plan import whole_number
 from multiverse.env_checker.catalogue import make_finding
 from multiverse.env_checker.laboratory import BUILD, CLOSE, RESET, STEP, Seat, Where
 from multiverse.env_checker.report import Finding
@@ -25,11 +26,11 @@ ByAgent = dict[Any, Any]
 
 
 class TeamEnv:
-    """A PettingZoo env as the checks step it: all values by agent, as the env itself returned them.
+    """A PettingZoo env as the checks step it: all values by agent, unchanged.
 
-    A step of a parallel env is one of the env; of an AEC env it is one agent's decision, and what follows until the
-    next one; agents that have ended are removed on the way. Actions are given for all possible agents; one that is not
-    open to its agent is replaced by one that is.
+    A step of a parallel env is one of the env; of an AEC env it is one agent's action and all steps until the next
+    agent acts, in which agents that have ended are removed. Actions are given for all possible agents; one that the
+    mask of its agent closes is replaced by an open one.
     """
 
     spec = None
@@ -39,7 +40,7 @@ class TeamEnv:
         self.possible_agents = tuple(getattr(foreign, "possible_agents", None) or ())
         self.observation_space = _by_agent(self.possible_agents, foreign.observation_space)
         self.action_space = _by_agent(self.possible_agents, foreign.action_space)
-        self.masks: ByAgent = {}  # agent → mask of its actions; None where it has none
+        self.masks: ByAgent = {}  # agent → action mask or None
         self._there: list[Any] = []  # agents that act next, of a parallel env
         self.over = False
         """Whether no agent is left."""
@@ -66,7 +67,7 @@ class TeamEnv:
         return result
 
     def step(self, actions: ByAgent) -> Any:
-        """Return what a parallel env returned; of an AEC env the same five dicts, with the agents whose turn it was."""
+        """Return the results of a parallel env; of an AEC env the same five dicts, of the selected agents."""
         if self.in_turns:
             return self._turn(actions)
         result = self.foreign.step({agent: self._open(agent, actions) for agent in self._there})
@@ -91,7 +92,7 @@ class TeamEnv:
                 break
             env.step(None)
         else:
-            raise RuntimeError(f"{agent} has ended and stays in agents, whatever steps are taken to remove it")
+            raise RuntimeError(f"{agent} has ended and stays in agents after the steps that remove it")
         self.over = not env.agents
         self._note_masks(result)
         return result
@@ -123,12 +124,12 @@ def masks_in(observations: Any, infos: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _by_agent(agents: Iterable[Any], space_of: Any) -> Any:
-    """Return the spaces of all agents as one; as a plain dict if one of them is no space."""
+    """Return the spaces of all agents as one `Dict`, or as a plain dict if one of them is not a space."""
     by_agent = {agent: space_of(agent) for agent in agents}
     return spaces.Dict(by_agent) if all(isinstance(space, spaces.Space) for space in by_agent.values()) else by_agent
 
 
-# -- the env under examination ---------------------------------------------------------------------------------
+# -- any env ---------------------------------------------------------------------------------------------------
 Result = TypeVar("Result")
 
 RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLOSE: "close-raises"}
@@ -137,20 +138,30 @@ RAISED = {BUILD: "build-failed", RESET: "reset-raises", STEP: "step-raises", CLO
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Thoroughness of the checks."""
+    """Options of `check_env`, and limits of the checks."""
 
     seed: int = 0
     steps: int = 1000  # of the longest rollout
+    timeout_s: float = 60.0  # without a response; a check is stopped at its next call of the env after half of it
     from_factory: bool = True  # False: copies of one instance, which may have been used before
     one_at_a_time: bool = False  # no second env can be built beside the first
     rollout_s: float = 3.0  # slow envs are stepped for this long at most
     compared_steps: int = 300  # of each rollout that is compared with another
     compared_s: float = 1.0
-    check_s: float = 30.0  # after so long a check is stopped at its next call of the env
+
+    def __post_init__(self) -> None:
+        for name in ("seed", "steps"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        if not 0 <= self.seed < 2**31:
+            raise InvalidRequest(f"seed={self.seed}: expected a number from 0 to {2**31 - 1}")
+        if self.steps < 1:
+            raise InvalidRequest(f"steps={self.steps}: expected at least 1")
+        if not self.timeout_s > 0:
+            raise InvalidRequest(f"timeout_s={self.timeout_s}: expected more than 0")
 
 
 class Stopwatch:
-    """Says when a check has used its time."""
+    """Measures whether a check has used its time."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -185,7 +196,7 @@ class EnvRaised(Exception):
 
 
 class WatchedEnv:
-    """One env: each call is noted in the row of the seat, and an exception becomes an `EnvRaised`."""
+    """One env: each call is noted in the row of the seat, and its exceptions become `EnvRaised`."""
 
     def __init__(self, env: Any, subject: Subject) -> None:
         self.env, self._subject = env, subject
@@ -209,11 +220,11 @@ class WatchedEnv:
 
 
 class Subject:
-    """Builds the env, and at the end of a check closes what that left open."""
+    """Builds the env, and closes the envs that a check left open."""
 
     def __init__(self, seat: Seat, settings: Settings) -> None:
         self.settings, self._recipe = settings, _unchecked(seat.recipe)
-        self._seat, self._watch = seat, Stopwatch(settings.check_s)
+        self._seat, self._watch = seat, Stopwatch(settings.timeout_s / 2)
         self._open: list[WatchedEnv] = []
 
     def build(self) -> WatchedEnv:
@@ -243,13 +254,13 @@ class Subject:
             raise EnvRaised(where, error) from error
 
     def actions(self, env: WatchedEnv, count: int) -> list[Any]:
-        """Return the first `count` actions that `action_space.seed(seed)` and then `sample()` give."""
+        """Return `count` samples of the action space, after `action_space.seed(seed)`."""
         space = copy.deepcopy(env.env.action_space)
         space.seed(self.settings.seed)
         return [space.sample() for _ in range(count)]
 
     def close(self) -> None:
-        """Close what is open; errors are the subject of one check only."""
+        """Close all open envs; errors are ignored, since one check is about them."""
         for env in self._open:
             with contextlib.suppress(EnvRaised):
                 env.close()
@@ -257,7 +268,7 @@ class Subject:
 
 
 def _unchecked(recipe: Recipe) -> Recipe:
-    """Return the recipe without Gymnasium's own checker, which would raise before the checks here find the cause."""
+    """Return the recipe without Gymnasium's own checker, which would raise before these checks find the cause."""
     if isinstance(recipe.source, EnvSpec):
         return replace(recipe, kwargs={"disable_env_checker": True, **recipe.kwargs})
     return recipe

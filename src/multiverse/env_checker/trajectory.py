@@ -1,4 +1,4 @@
-"""Trajectories: what an env returned, as copies that nothing changes later, and the first difference of two of them."""
+"""Trajectories: copies of the results of an env, and the first difference between two of them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Frame:
     truncated: Any = None
     info: Any = None
     action: Any = None  # as the step left it
-    over: bool | None = None  # of several agents: nobody is left
+    over: bool | None = None  # with several agents: none is left
 
     @property
     def ended(self) -> bool:
         return bool(self.terminated or self.truncated) if self.over is None else self.over
 
     def frozen(self) -> Frame:
-        """Return a copy of what was returned, without the action."""
+        """Return a copy of the results, without the action."""
         returned = (self.observation, self.reward, self.terminated, self.truncated, self.info)
         observation, reward, terminated, truncated, info = map(frozen, returned)
         return Frame(observation, reward, terminated, truncated, info, over=self.over)
@@ -76,13 +76,13 @@ def episode(env: WatchedEnv, actions: Actions, seconds: float = math.inf, *, see
 
 
 def begin(env: WatchedEnv, seed: int | None = None) -> Frame:
-    """Reset."""
+    """Reset the env."""
     observation, info = env.reset() if seed is None else env.reset(seed=seed)
     return Frame(observation, info=info)
 
 
 def advance(env: WatchedEnv, action: Any) -> Frame:
-    """Step with a copy of the action, with which the env may do what it likes."""
+    """Step with a copy of the action, which the env may change."""
     given = copy.deepcopy(action)
     observation, reward, terminated, truncated, info = env.step(given)
     return Frame(observation, reward, terminated, truncated, info, given, getattr(env.env, "over", None))
@@ -94,7 +94,7 @@ def steps_in(trajectory: Trajectory) -> int:
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy that nothing changes later; of what is no number, text, array or collection, its type."""
+    """Return a deep copy; objects other than numbers, texts, arrays and collections are replaced by their type."""
     if isinstance(value, dict):
         return {key: frozen(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -110,7 +110,7 @@ def frozen(value: Any) -> Any:
 
 # -- comparing -------------------------------------------------------------------------------------------------
 def difference(one: Trajectory, other: Trajectory, of_infos: bool = False) -> str:
-    """Describe the first difference in what an agent sees (`of_infos`: in the infos); '' if there is none."""
+    """Describe the first difference in the results of steps (`of_infos`: in the infos); '' if there is none."""
     names = ("info",) if of_infos else ("observation", "reward", "terminated", "truncated")
     step = 0
     for a, b in zip(one, other):

@@ -1,4 +1,4 @@
-"""Checks of spaces, and of values against their spaces: what is wrong, with the key, the index and the value."""
+"""Checks of spaces, and of values against their spaces; findings name the key, the index and the value."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ NAMES = ("observation_space", "action_space")
 SAMPLES = 20
 CHANNELS = (1, 3, 4)
 SMALLEST_IMAGE = 16
-"""Shortest side of an image; an array with shorter sides is some other table of numbers."""
+"""Shortest side of an image; arrays with shorter sides are not taken for images."""
 
 
 # -- spaces ----------------------------------------------------------------------------------------------------
 def check_spaces(subject: Subject) -> Iterator[Finding]:
-    """Check that the spaces exist, can be batched, and mean what a learner takes them to mean."""
+    """Check that the spaces exist, can be batched and fit the assumptions of learners."""
     env = subject.build().env
     missing = [name for name in NAMES if not isinstance(getattr(env, name, None), spaces.Space)]
     for name in missing:
@@ -56,14 +56,14 @@ def _leaf_findings(leaf: Leaf, name: str, acting: bool) -> Iterator[Finding]:
     if acting:
         for index in _indices(~(box.bounded_below & box.bounded_above)):
             bounds = f"from {box.low[index]} to {box.high[index]}"
-            yield make_finding("action-unbounded", f"{name}{list(index)} goes {bounds}")
+            yield make_finding("action-unbounded", f"{name}{list(index)} is {bounds}")
         return
     if _looks_like_image(box.shape):
         image, low, high = f"{name} looks like an image {box.shape}", box.low, box.high
         if box.dtype != np.uint8:
             yield make_finding("image-space", f"{image} and is {box.dtype}")
         elif (low != 0).any() or (high != 255).any():
-            yield make_finding("image-space", f"{image} and goes from {low.min()} to {high.max()}, not 0 to 255")
+            yield make_finding("image-space", f"{image} with values from {low.min()} to {high.max()}, not 0 to 255")
     if box.dtype == np.float64:
         yield make_finding("space-float64", f"{name} is float64{list(box.shape)}")
 
@@ -75,7 +75,7 @@ def _indices(wrong: Any) -> Iterator[tuple[int, ...]]:
 
 
 def _looks_like_image(shape: tuple[int, ...]) -> bool:
-    """Return whether this is height, width and channels, in this order or with the channels first."""
+    """Return whether this is the shape of an image, with the channels last or first."""
     layouts = [(shape[2], shape[:2]), (shape[0], shape[1:])] if len(shape) == 3 else []
     return any(channels in CHANNELS and min(sides) >= SMALLEST_IMAGE for channels, sides in layouts)
 
@@ -103,7 +103,7 @@ class Misfit(NamedTuple):
 
 
 def misfits(space: spaces.Space[Any], value: Any, path: Path = ()) -> Iterator[Misfit]:
-    """Yield everything that is wrong with an observation, leaf by leaf."""
+    """Yield all misfits of an observation, leaf by leaf."""
     if isinstance(space, spaces.Dict):
         yield from _dict_misfits(space, value, path)
     elif isinstance(space, spaces.Tuple):
@@ -111,7 +111,7 @@ def misfits(space: spaces.Space[Any], value: Any, path: Path = ()) -> Iterator[M
     elif isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         yield from _array_misfits(space, value, path)
     elif not _contains(space, value):
-        words = f"{name_of(path)} is {shortened(value)}, which {space} does not hold"
+        words = f"{name_of(path)} is {shortened(value)}, which {space} does not contain"
         yield Misfit("observation-not-in-space", path, words)
 
 
@@ -128,7 +128,7 @@ def _dict_misfits(space: spaces.Dict, value: Any, path: Path) -> Iterator[Misfit
             yield Misfit("observation-keys", (*path, key), words)
     extra = [key for key in value if key not in space.spaces]
     if extra:
-        words = f"{name_of(path)} has {_keys(extra)}, which its space does not name"
+        words = f"{name_of(path)} has {_keys(extra)}, which its space does not have"
         yield Misfit("observation-keys-extra", path, words)
 
 
@@ -143,7 +143,7 @@ def _tuple_misfits(space: spaces.Tuple[Any], value: Any, path: Path) -> Iterator
 
 
 def _array_misfits(space: Any, value: Any, path: Path) -> Iterator[Misfit]:
-    """Compare the shape first, then the dtype, then the values: the latter mean nothing where the former do not fit."""
+    """Compare the shape, then the dtype, then the values, each only if the former fits."""
     try:
         array = np.asarray(value)
     except ValueError:  # a list of lists of unequal lengths
@@ -166,7 +166,7 @@ def _array_misfits(space: Any, value: Any, path: Path) -> Iterator[Misfit]:
 
 
 def _loses_values(dtype: Any, declared: Any) -> bool:
-    """Return whether a cast may change values; of integers, values that change are out of bounds and found as such."""
+    """Return whether a cast may change values. Integers that change are out of bounds, which is another finding."""
     return not np.can_cast(dtype, declared, casting="safe") and not (dtype.kind in "iu" and declared.kind in "iu")
 
 
@@ -197,7 +197,7 @@ def _first(array: Any, wrong: Any) -> str:
 def _contains(space: spaces.Space[Any], value: Any) -> bool:
     try:
         return bool(space.contains(value))
-    except Exception:  # a space that cannot even examine the value does not hold it
+    except Exception:  # a space that cannot examine the value does not contain it
         return False
 
 
@@ -211,7 +211,7 @@ def _keys(keys: Any) -> str:
 
 
 def reward_misfits(reward: Any, agent: Path = ()) -> Iterator[Misfit]:
-    """Yield what makes a reward useless for learning; `agent`: the one that earned it, if there are several."""
+    """Yield misfits of a reward; `agent`: path of its agent, if there are several."""
     name = name_of(agent, "the reward")
     try:
         number = float(np.asarray(reward).item() if isinstance(reward, np.ndarray) else reward)
@@ -227,7 +227,7 @@ def reward_misfits(reward: Any, agent: Path = ()) -> Iterator[Misfit]:
 
 
 def end_misfits(terminated: Any, truncated: Any, agent: Path = ()) -> Iterator[Misfit]:
-    """Yield what is wrong with the two ends of a step; `agent`: the one that they are of, if there are several."""
+    """Yield misfits of `terminated` and `truncated`; `agent`: path of their agent, if there are several."""
     for name, end in (("terminated", terminated), ("truncated", truncated)):
         if isinstance(end, bool | np.bool_):
             continue
@@ -240,12 +240,12 @@ class Tally:
     """Counts misfits over many observations: each kind with its first occurrence."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, Path], tuple[str, int]] = {}  # → (first occurrence, count)
+        self._counts: dict[tuple[str, Path], tuple[str, int]] = {}  # → (first occurrence, count)
 
     def add(self, misfit: Misfit, when: str) -> None:
-        first, count = self._found.get((misfit.code, misfit.path), (f"{misfit.words}, {when}", 0))
-        self._found[misfit.code, misfit.path] = first, count + 1
+        first, count = self._counts.get((misfit.code, misfit.path), (f"{misfit.words}, {when}", 0))
+        self._counts[misfit.code, misfit.path] = first, count + 1
 
     def findings(self, observations: int) -> Iterator[Finding]:
-        for (code, _), (first, count) in self._found.items():
+        for (code, _), (first, count) in self._counts.items():
             yield make_finding(code, first + (f" ({count} of {observations} observations)" if count > 1 else ""))

@@ -1,4 +1,4 @@
-"""Built-in envs. Importing this registers those with a Gymnasium id, whose modules are imported when they are made."""
+"""Built-in envs. Importing this registers those with a Gymnasium id; making one imports its module."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ WITH_TASKS = {
     "HalfCheetahDir-v0": "multiverse.envs.meta.locomotion:HalfCheetahDir",
     "AntDir-v0": "multiverse.envs.meta.locomotion:AntDir",
 }
-"""Envs for meta-RL, by their names in the field, which follow `multiverse/` in their ids."""
+"""Envs for meta-RL. Their ids are these common names after `multiverse/`."""
 
 
-def _add(env_id: str, entry_point: str, as_it_is: bool = False, limit: int | None = None, **kwargs: Any) -> None:
-    """Register an env. `as_it_is`: without Gymnasium's wrappers, which would hide that it can save its state."""
+def _add(env_id: str, entry_point: str, unwrapped: bool = False, limit: int | None = None, **kwargs: Any) -> None:
+    """Register an env. `unwrapped`: without Gymnasium's wrappers, which would hide that it can save its state."""
     if env_id not in gymnasium.registry:  # rl_zoo3 has some of these names too
-        hidden = {"order_enforce": False, "disable_env_checker": True} if as_it_is else {}
-        gymnasium.register(env_id, entry_point, kwargs=kwargs, max_episode_steps=limit, **hidden)  # type: ignore[arg-type]
+        flags = {"order_enforce": False, "disable_env_checker": True} if unwrapped else {}
+        gymnasium.register(env_id, entry_point, kwargs=kwargs, max_episode_steps=limit, **flags)  # type: ignore[arg-type]
 
 
 for _name, _version in (("CartPole", 1), ("Pendulum", 1), ("LunarLander", 3)):
-    _limit: dict[str, Any] = {"limit": 200, "max_episode_steps": -1} if _name == "CartPole" else {}  # as in the field
+    _limit: dict[str, Any] = (
+        {"limit": 200, "max_episode_steps": -1} if _name == "CartPole" else {}
+    )  # as in the literature
     for _shown in ("P", "V"):
         _add(f"multiverse/{_name}-{_shown}-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown=_shown, **_limit)
     _add(f"{_name}NoVel-v{_version}", _PARTLY, env=f"{_name}-v{_version}", shown="P", zeros=True)
 _add("multiverse/TMaze-v0", "multiverse.envs.partly_observed:TMaze")
 _add("multiverse/RepeatPrevious-v0", "multiverse.envs.partly_observed:RepeatPrevious")
 for _name, _entry_point in WITH_TASKS.items():
-    _add(f"multiverse/{_name}", _entry_point, as_it_is=True)
+    _add(f"multiverse/{_name}", _entry_point, unwrapped=True)
 _QUEST = "multiverse.envs.game_boy:make_quest"
-_add("multiverse/Quest-v0", _QUEST, as_it_is=True, observation="ram")
-_add("multiverse/QuestScreen-v0", _QUEST, as_it_is=True, observation="screen", downscale=4, stack=2)
+_add("multiverse/Quest-v0", _QUEST, unwrapped=True, observation="ram")
+_add("multiverse/QuestScreen-v0", _QUEST, unwrapped=True, observation="screen", downscale=4, stack=2)

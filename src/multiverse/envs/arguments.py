@@ -1,4 +1,4 @@
-"""Checks of single arguments of the built-in envs. Errors name the argument, its value, and what is expected."""
+"""Checks of single arguments of the built-in envs. Errors name the argument, its value and the expected values."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What drop-ins for several originals have in common: a vector env of ours that behaves like the original.
+"""Common base of the drop-ins: a vector env of ours that behaves like that of another library, the original.
 
-`DropIn` takes a value and a seed for each env and raises errors in the words of the original; `AsyncDropIn` adds
-requests in two halves, of which one may be pending. A drop-in checks no values, has no deadlines but those of the
-caller, parks while it waits (users of an original expect idle workers to cost nothing), and raises the exception of an
-env itself where its type is one that the caller can be expected to know.
+`DropIn` takes a value and a seed for each env and raises the errors of the original; `AsyncDropIn` adds requests in two
+halves, of which one may be pending. A drop-in checks no values, has only the deadlines of the caller, parks while it
+waits (users of an original expect idle workers to cost nothing), and raises the exception of an env itself if the
+caller can be expected to know its type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from multiverse.interop.env_side import call_each_but_some, set_each
 from multiverse.vector.base import NotCopied, Running
 
 CLOSE_S = 60.0
-"""Time that `close` waits for envs that are busy, where an original would wait for ever."""
+"""Time that `close` waits for busy envs; the originals wait forever."""
 PARKED = WorkerOptions(waiting="park")
 
 
@@ -55,7 +55,7 @@ def start(
     copy: bool = True,
     bounds_may_differ: bool = False,
 ) -> Running:
-    """Return running envs, over which the caller makes a vector env."""
+    """Return running envs, for a vector env of the caller."""
     plan = decide(executor, each, workers)
     config = RangeConfig(
         env_ids=range(len(each)), autoreset=autoreset, with_infos=True, failures=FailureOptions(on_bad_value="off")
@@ -94,17 +94,17 @@ def original_exception(error: EnvFailed) -> Exception:
 
 
 def _as_raised(failure: RemoteError) -> Exception | None:
-    found = getattr(_KNOWN.get(failure.module), failure.type_name, None)
-    if not (isinstance(found, type) and issubclass(found, Exception)):
+    exception = getattr(_KNOWN.get(failure.module), failure.type_name, None)
+    if not (isinstance(exception, type) and issubclass(exception, Exception)):
         return None
     try:
-        return found(failure.message)
+        return exception(failure.message)
     except Exception:  # an exception that needs more than a message
         return None
 
 
 class ErrorTranslator(NotCopied):
-    """Raises errors in the words of the original."""
+    """Raises the errors of the original."""
 
     def _raise(self, error: MultiverseError) -> NoReturn:
         """Raise what the original would raise, with our own, more detailed error as its cause."""
@@ -118,7 +118,7 @@ class ErrorTranslator(NotCopied):
 
 
 class DropIn(ErrorTranslator):
-    """A vector env with the interface of another library. `engine` is our vector env, which does the work."""
+    """A vector env with the interface of another library. `engine` is our vector env that does the work."""
 
     num_envs: int
     closed: bool
@@ -127,7 +127,7 @@ class DropIn(ErrorTranslator):
 
         @property
         def engine(self) -> AsyncCalls:
-            """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
+            """Our vector env: `engine.plan` has the executor, `engine.failures` the counts of failures."""
 
     # -- attributes --------------------------------------------------------------------------------------------
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -201,14 +201,14 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.start_reset(seeds, options), "reset")
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, Infos]:
-        """Return the results of `reset_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        """Return the results of `reset_async`; raise `multiprocessing.TimeoutError` after `timeout` seconds."""
         result = self._answer(lambda: self.engine.finish_reset(timeout), "reset", timeout)
         self._timed_out = ""
         return result  # type: ignore[no-any-return]
 
     # -- step --------------------------------------------------------------------------------------------------
     def step(self, actions: Any) -> Any:
-        """One step of every env."""
+        """Step every env."""
         if self.closed or self._state is not self._states.DEFAULT:
             self._assert_is_running()
             self._refuse_pending("step_async")
@@ -228,7 +228,7 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.send(actions), "step")
 
     def step_wait(self, timeout: float | None = None) -> Any:
-        """Return the results of `step_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        """Return the results of `step_async`; raise `multiprocessing.TimeoutError` after `timeout` seconds."""
         return self._answer(lambda: self.engine.receive(timeout_s=timeout), "step", timeout)
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -244,11 +244,11 @@ class AsyncDropIn(DropIn):
         self._ask(lambda: self.engine.start_call(call_each_but_some, name, args, kwargs), "call")
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Return the results of `call_async`; raise `multiprocessing.TimeoutError` after so many seconds."""
+        """Return the results of `call_async`; raise `multiprocessing.TimeoutError` after `timeout` seconds."""
         return self._answer(lambda: self.engine.finish_call(timeout), "call", timeout)  # type: ignore[no-any-return]
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
+        """Set an attribute of each env: to its entry in a list or tuple, or to any other value for all."""
         self._assert_is_running()
         each = self._one_per_env(values)
         self._refuse_pending("set_attr")
@@ -257,7 +257,7 @@ class AsyncDropIn(DropIn):
 
     # -- the end -----------------------------------------------------------------------------------------------
     def _end(self, engine: AsyncCalls | None, timeout: float | None, terminate: bool) -> None:
-        """End the workers, if there are any: when the pending request is done or `timeout` has passed, or at once."""
+        """End the workers, if there are any: after the pending request or after `timeout`; `terminate`: at once."""
         if self._state.value != self._states.DEFAULT.value:
             logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
         self._state = self._states.DEFAULT
@@ -266,7 +266,7 @@ class AsyncDropIn(DropIn):
         patience_s = DEFAULT_TIMEOUTS.close_s if self._timed_out else CLOSE_S
         try:
             engine.close_when_done(0.0 if terminate else patience_s if timeout is None else timeout)
-        except EnvFailed as error:  # raised by the `close` of an env: all workers have ended anyway
+        except EnvFailed as error:  # raised by the `close` of an env; all workers have ended
             _report(error)
 
     # -- states and errors -------------------------------------------------------------------------------------
@@ -285,7 +285,7 @@ class AsyncDropIn(DropIn):
         self._state = self._states(name)
 
     def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
-        """Return the results. Nothing is pending afterwards in any case, except a step after Ctrl-C."""
+        """Return the results. Afterwards nothing is pending, except a step after Ctrl-C."""
         self._assert_is_running()
         if self._state.value != name:
             raise not_requested(name)
@@ -335,7 +335,7 @@ def timed_out(name: str, timeout: float | None) -> MultiprocessingTimeoutError:
 
 
 def _report(error: EnvFailed) -> None:
-    """Log every env that raised, in the words of Gymnasium's `AsyncVectorEnv`."""
+    """Log every env that raised, with the messages of Gymnasium's `AsyncVectorEnv`."""
     for failure in error.failures:
         logger.error("Received the following error from Worker-%s - Shutting it down", failure.env_id)
         logger.error("%s", failure.traceback or failure)

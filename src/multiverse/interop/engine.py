@@ -1,4 +1,4 @@
-"""Our vector envs as drop-ins drive them: with resets and calls in two halves, and actions exactly as given."""
+"""Vector envs for drop-ins: resets and calls in two halves, and actions passed on exactly as given."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from multiverse.vector.single import VectorEnv
 
 
 class AsyncCalls(BaseVectorEnv):
-    """Starts resets and calls now and finishes them later, within the deadline of the caller or not at all.
+    """Starts resets and calls now and finishes them later, within the deadline of the caller.
 
-    A result that comes after its deadline is lost: the next reset of all envs waits for it and drops it, and until then
-    other requests are refused.
+    A result that arrives after its deadline is lost: the next reset of all envs waits for it and drops it. Other
+    requests are refused until then.
     """
 
     def __init__(self, running: Running) -> None:
@@ -39,7 +39,7 @@ class AsyncCalls(BaseVectorEnv):
 
     # -- resets ------------------------------------------------------------------------------------------------
     def start_reset(self, seed: Any, options: Any) -> None:
-        """Check and start a reset; only check it while a late result is still awaited."""
+        """Check and start a reset; only check it while a late result is pending."""
         self._state.refuse_unusable()
         ids, options = envs_to_reset(options, None, self.num_envs)
         requests = reset_requests(ids, seed, options, None, self.num_envs)
@@ -47,16 +47,16 @@ class AsyncCalls(BaseVectorEnv):
         self._reset = (ids, requests, None if late else self._ask_for_reset(ids, requests))
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
-        """Return its observations and infos; raise `ReceiveTimeout` if they are not there in time."""
+        """Return its observations and infos; raise `ReceiveTimeout` after the timeout."""
         if self._reset is None:
-            raise NothingPending("no reset was asked for")
+            raise NothingPending("no reset is pending: call start_reset() first")
         (ids, requests, arguments), self._reset = self._reset, None
         deadline = _deadline(timeout_s)
         if arguments is None:
             self._wait(self._executor.pending, deadline)
             arguments = self._ask_for_reset(ids, requests)
         self._wait(arguments, deadline)
-        infos = self._calls.finish_reset(ids, arguments, self._everyone)
+        infos = self._calls.finish_reset(ids, arguments, self._all_ids)
         return self.observations(), infos
 
     if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AsyncCalls(BaseVectorEnv):
     def finish_call(self, timeout_s: float | None) -> tuple[Any, ...]:
         """Return one result per env; raise all that envs raised."""
         if self._call is None:
-            raise NothingPending("no call was asked for")
+            raise NothingPending("no call is pending: call start_call() first")
         (function, arguments), self._call = self._call, None
         self._wait(arguments, _deadline(timeout_s))
         results = self._calls.finish(function, arguments)
@@ -100,13 +100,13 @@ class AsyncCalls(BaseVectorEnv):
             self._state.cut_call()
             raise ReceiveTimeout("not all envs have answered in time, and their results are lost: reset all envs")
 
-    # -- the rest ----------------------------------------------------------------------------------------------
+    # -- closing and state -------------------------------------------------------------------------------------
     def close_when_done(self, timeout_s: float) -> None:
-        """Wait for what is under way, then close: both within this time, or by force."""
+        """Wait for pending requests, then close: both within this time, or by force."""
         deadline = time.monotonic() + timeout_s
         try:
             self._calls.wait(self._executor.pending, deadline)
-        except WorkerDied:  # it was to end anyway
+        except WorkerDied:  # it is closed anyway
             pass
         self.close(timeout_s=max(0.0, deadline - time.monotonic()))
 
@@ -132,7 +132,7 @@ class AsyncCalls(BaseVectorEnv):
 
 
 class Engine(AsyncCalls, VectorEnv):
-    """Single-agent envs for drop-ins. A batch of actions reaches the envs exactly as it was given."""
+    """Single-agent envs for drop-ins. The envs get actions exactly as they were given."""
 
     refuses_ended = True
     """Whether, without autoreset, steps of an env whose episode is over are refused."""
@@ -148,7 +148,7 @@ class Engine(AsyncCalls, VectorEnv):
 
 
 class ByPipe:
-    """Sends envs the actions of their next step beforehand, where the block cannot hold them exactly."""
+    """Sends envs the actions of their next step by pipe, if the block cannot hold them exactly."""
 
     def __init__(self, executor: Executor, calls: HostCalls) -> None:
         self._run, self._failures = calls.run, executor.failures
@@ -167,7 +167,7 @@ class ByPipe:
 
 
 class ActionsAsGiven(ActionWriter):
-    """Writes a batch into the block if that holds it exactly; else sends each env its part by pipe."""
+    """Writes a batch into the block if that holds it exactly; otherwise sends each env its part by pipe."""
 
     def __init__(
         self, space: spaces.Space[Any], batch_space: spaces.Space[Any], executor: Executor, calls: HostCalls

@@ -1,7 +1,7 @@
-"""Drop-ins where the envs run: actions exactly as the caller gave them, and calls that report every env that failed.
+"""The drop-ins' code in workers: actions exactly as the caller gave them, and calls that report every failed env.
 
 The originals pass each env its part of a batch without a check. Most batches are arrays of the dtype and shape of the
-action space and travel through the block; all others (a float64 batch for a float32 `Box`, a list of arrays) are sent
+action space and are sent through the block; all others (a float64 batch for a float32 `Box`, a list of arrays) are sent
 to the envs before the step that uses them.
 """
 
@@ -105,7 +105,7 @@ def call_each_but_some(envs: EnvRange, name: str, args: tuple[Any, ...], kwargs:
 def set_each(envs: EnvRange, name: str, values: Sequence[Any]) -> list[Any]:
     """Set an attribute of each env; return an error where an env raised."""
     outcomes = _outcomes(envs, lambda env, i: env.set_attr(name, values[i]))
-    envs.set_attr((), name, ())  # of no env: this looks up their `step` again
+    envs.set_attr((), name, ())  # for no env: this looks up their `step` again
     return outcomes
 
 

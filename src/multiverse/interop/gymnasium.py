@@ -1,9 +1,9 @@
-"""Gymnasium's vector envs with our engine underneath: replace `gymnasium.vector` by this module in the import.
+"""Gymnasium's vector envs on our engine: replace `gymnasium.vector` by this module in the import.
 
 `from multiverse.interop.gymnasium import AsyncVectorEnv, SyncVectorEnv`
 
-They have the names, arguments, messages and attributes of the originals. Arguments are checked, in the words of the
-originals, before anything is started.
+They have the names, arguments, messages and attributes of the originals. Arguments are checked, with the messages of
+the originals, before anything is started.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def checked_autoreset(mode: str | AutoresetMode) -> tuple[AutoresetMode, Autores
 
 
 def check_observation_mode(mode: Any) -> None:
-    """Refuse what is neither one of the two names nor a pair of spaces."""
+    """Refuse values other than the two names and pairs of spaces."""
     if isinstance(mode, tuple) and len(mode) == 2:
         if not isinstance(mode[0], Space) or not isinstance(mode[1], Space):
             raise TypeError(
@@ -138,7 +138,7 @@ _WORKER_ARGUMENTS = "index, env_fn, pipe, parent_pipe, shared_memory, error_queu
 
 
 def refuse_worker(worker: Callable[..., None] | None) -> None:
-    """Raise the original's error for a worker that it could not use either, and ours for any other."""
+    """Raise the original's error for an invalid worker, and our own for any other."""
     if worker is None:
         return
     try:
@@ -155,7 +155,7 @@ def refuse_worker(worker: Callable[..., None] | None) -> None:
 
 
 class _NoMemory:
-    """Allocates nothing: it only shows whether the original could."""
+    """Allocates nothing; shows whether the original could."""
 
     @staticmethod
     def Array(*arguments: Any) -> None:  # noqa: N802 (multiprocessing's name)
@@ -177,7 +177,7 @@ def refuse_unshareable(space: Space[Any]) -> None:
 class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.SyncVectorEnv`: the envs run in the caller, one after the other, and are in `envs`.
 
-    As with the original, an env that raised may be stepped on; unlike there, the other envs have taken their step.
+    As in the original, an env that raised can still be stepped; unlike there, the other envs have taken their step.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
             self._raise(error)
 
     def step(self, actions: Any) -> Step:
-        """One step of every env."""
+        """Step every env."""
         try:
             return self.engine.step(actions)
         except MultiverseError as error:
@@ -259,7 +259,7 @@ class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
             self._raise(error)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute: a list or tuple gives each env its own value, anything else goes to all."""
+        """Set an attribute of each env: to its entry in a list or tuple, or to any other value for all."""
         each = self._one_per_env(values)
         try:
             self.engine.start_call_with(set_each, name, each)
@@ -268,7 +268,7 @@ class SyncVectorEnv(GymnasiumDropIn, Generic[ObsType, ActType]):
             self._raise(error)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close every env, also if some of them raise; then raise what the last of those raised."""
+        """Close every env, even if some raise; then raise the last exception."""
         try:
             self.engine.close()
         except MultiverseError as error:
@@ -292,9 +292,10 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
     """`gymnasium.vector.AsyncVectorEnv`, with many envs per worker process and shared memory throughout.
 
     `reset` begins an episode in every env, or in those of `options["reset_mask"]`.
-    Where the original goes stale or hangs, this does not: an answer that comes after its `*_wait` has timed out is
-    given to nobody (until the next `reset` every other call says so, as an `AlreadyPendingCallError`); after an env has
-    raised, `reset` brings everything back; a worker that dies is a `multiverse.errors.WorkerDied` at once.
+
+    Unlike the original it does not hang or return stale results. The answer of a `*_wait` that has timed out is dropped
+    (until the next `reset` other calls raise an `AlreadyPendingCallError`); after an env has raised, `reset` restores
+    all envs; a worker that dies raises `multiverse.errors.WorkerDied` at once.
     """
 
     def __init__(
@@ -309,18 +310,18 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
     ) -> None:
-        """Build the envs in worker processes: as many as `make_vec` would take, or `max_concurrency`.
+        """Build the envs in worker processes: as many as `make_vec` would start, or `max_concurrency`.
 
         Args:
             env_fns: one function per env.
-            shared_memory: False only allows observation spaces that the original cannot share; ours always uses it.
+            shared_memory: False allows observation spaces that the original cannot share; memory is always shared.
             copy: False returns observations as views, overwritten by the next step.
-            context: the start method, as in `multiprocessing`; None is the program's own default.
-            daemon: taken and kept; our workers always end with the program, and may have children.
+            context: the start method, as in `multiprocessing`; None: the default of the program.
+            daemon: has no effect; our workers always end with the program, and may have children.
             worker: refused: the envs run in our own worker loop.
             observation_mode: `"same"`, `"different"` (equal shapes and dtypes), or (batched space, single space).
             autoreset_mode: Gymnasium's mode, or its value.
-            max_concurrency: how many envs may run at the same time.
+            max_concurrency: number of envs that may run at the same time.
         """
         self.env_fns, self.shared_memory, self.copy = env_fns, shared_memory, copy
         self.context, self.daemon, self.worker, self.observation_mode = context, daemon, worker, observation_mode
@@ -367,14 +368,14 @@ class AsyncVectorEnv(AsyncDropIn, GymnasiumDropIn, Generic[ObsType, ActType]):
         return self.engine.observations()
 
     def step_wait(self, timeout: float | None = None) -> Step:
-        """The results of `step_async`; `multiprocessing.TimeoutError` if they are not there in so many seconds."""
+        """Return the results of `step_async`; raise `multiprocessing.TimeoutError` after `timeout` seconds."""
         batch = super().step_wait(timeout)
         return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """End the workers, when what is under way is done or `timeout` has passed; `terminate`: at once.
+        """End the workers after the pending request or after `timeout`; `terminate`: at once.
 
-        Without a timeout that is a minute, or a few seconds where some `*_wait` has timed out already.
+        The default timeout is a minute, or a few seconds if a `*_wait` has timed out before.
         """
         self._end(self.engine, timeout, terminate)
 

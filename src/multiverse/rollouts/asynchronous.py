@@ -21,6 +21,7 @@ from multiverse.rollouts.episodes import Collected, Episode, RunningEpisodes
 from multiverse.rollouts.host_rows import fill_rows
 from multiverse.rollouts.rollout import ACTED_BY, LOST, SECONDS, Rollout
 from multiverse.rollouts.rollout_arrays import RolloutArrays, RolloutRequest
+from multiverse.vector.host_calls import RowRequest
 
 LONGEST_STOP_S = 5 * PATIENCE_S
 """Time allowed for the thread to end; if it takes longer (a worker is being replaced), closing the envs ends it."""
@@ -247,13 +248,15 @@ class AsynchronousCollection:
                 with self._episodes_lock:
                     self._episodes.note_current()
                 envs.run_rows(
-                    fill_rows,
-                    self._begin_rows(arrays.all_envs),
-                    lost=arrays.arrays[LOST],
-                    should_stop=requests.asked,
-                    on_lost=arrays.lose_row,
-                    on_full=self._take_over,
-                    again=self._begin_rows_again,
+                    RowRequest(
+                        function=fill_rows,
+                        arguments=self._begin_rows(arrays.all_envs),
+                        lost=arrays.arrays[LOST],
+                        should_stop=requests.asked,
+                        on_lost=arrays.lose_row,
+                        on_full=self._take_over,
+                        again=self._begin_rows_again,
+                    )
                 )
         except StopWaiting:
             pass  # a worker did not react to the request to stop: closing the envs ends it

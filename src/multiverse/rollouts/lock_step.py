@@ -17,6 +17,7 @@ from multiverse.rollouts.episodes import Collected, RunningEpisodes
 from multiverse.rollouts.host_rows import HostRows, fill_rows
 from multiverse.rollouts.rollout import LOST, SECONDS, Rollout
 from multiverse.rollouts.rollout_arrays import RolloutArrays, RolloutRequest
+from multiverse.vector.host_calls import RowRequest
 
 
 class LockStep:
@@ -51,9 +52,16 @@ class LockStep:
 
     def _fill_in_workers(self, request: RolloutRequest) -> bool:
         arrays = self._arrays
-        arguments = arrays.begin_worker_rows(request, arrays.all_envs)
-        lost = arrays.arrays[LOST]
-        return arrays.envs.run_rows(fill_rows, arguments, lost, request.should_stop, arrays.lose_row, arrays.taken)
+        return arrays.envs.run_rows(
+            RowRequest(
+                function=fill_rows,
+                arguments=arrays.begin_worker_rows(request, arrays.all_envs),
+                lost=arrays.arrays[LOST],
+                should_stop=request.should_stop,
+                on_lost=arrays.lose_row,
+                taken=arrays.taken,
+            )
+        )
 
     def _fill_here(self, request: RolloutRequest) -> bool:
         arrays = self._arrays

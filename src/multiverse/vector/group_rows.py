@@ -1,4 +1,4 @@
-"""One group's rows of the block, as its vector env reads and writes them. What can be prepared is prepared once."""
+"""Reads and writes the rows of one group of agents in the block."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Rows = slice | Array
 
 
 class GroupReader:
-    """Reads one group's rows. n: envs asked for, A: agents of the group."""
+    """Reads the rows of one group. n: number of requested envs, A: agents of the group."""
 
     def __init__(self, views: Views, group: Group) -> None:
         self.group, self._agents = group, len(group.agents)
@@ -81,8 +81,8 @@ class GroupReader:
         return self._lengths[rows].astype(np.int64)
 
     # -- observations --------------------------------------------------------------------------------------------
-    def seen(self, rows: Rows, copy: bool) -> list[Any]:
-        """Every leaf of the group's observations, [n, A, …]: an array, or a tuple of tuples."""
+    def observed(self, rows: Rows, copy: bool) -> list[Any]:
+        """Leaves of the group's observations, [n, A, …]: arrays or tuples of tuples."""
         return [self._rows_of(leaf, rows, copy) for leaf in self._leaves_by_env]
 
     def _rows_of(self, leaf: Any, rows: Rows, copy: bool) -> Any:
@@ -97,7 +97,7 @@ class GroupReader:
         return tuple(map(tuple, deepcopy(chosen) if copy else chosen))
 
     def of_slots(self, slots: Array) -> Any:
-        """What single slots see, [slots, …], nested as the space is; a copy."""
+        """Copy of the observations of single slots, [slots, …], nested as the space is."""
         return self._nest(
             [
                 tuple(deepcopy([leaf[i] for i in slots.tolist()])) if isinstance(leaf, list) else leaf[slots]
@@ -106,28 +106,28 @@ class GroupReader:
         )
 
     def masks_of_slots(self, slots: Array) -> Array | None:
-        """[slots, actions], a copy."""
+        """[slots, actions] copy of their action masks."""
         return None if self._masks is None else self._masks[slots]
 
-    # -- as the caller gets it -----------------------------------------------------------------------------------
+    # -- results of a step ---------------------------------------------------------------------------------------
     def fill(self, batch: tuple[ByAgent, ByAgent, ByAgent, ByAgent], rows: Rows, copy: bool) -> Any:
-        """Add this group's agents to (observations, rewards, terminated, truncated); returns the leaves they see."""
+        """Add this group's agents to (observations, rewards, terminated, truncated); returns the observed leaves."""
         observations, rewards, terminated, truncated = batch
-        seen, earned, ended = self.seen(rows, copy), self.rewards(rows), self.ended(rows)
+        observed, group_rewards, ended = self.observed(rows, copy), self.rewards(rows), self.ended(rows)
         for i, agent in enumerate(self.group.agents):
             observations[agent] = self._nest(
-                [leaf[:, i] if isinstance(leaf, np.ndarray) else tuple(row[i] for row in leaf) for leaf in seen]
+                [leaf[:, i] if isinstance(leaf, np.ndarray) else tuple(row[i] for row in leaf) for leaf in observed]
             )
-            rewards[agent] = earned[:, i]
+            rewards[agent] = group_rewards[:, i]
             terminated[agent], truncated[agent] = ended[TERMINATED, :, i], ended[TRUNCATED, :, i]
-        return seen
+        return observed
 
     def read(self, rows: Rows, copy: bool) -> GroupBatch:
         ended, present = self.ended(rows), self.present(rows)
         return GroupBatch(
             agents=self.group.agents,
             observation_space=self.group.observation_space,
-            observations=self._nest(self.seen(rows, copy)),
+            observations=self._nest(self.observed(rows, copy)),
             rewards=self.rewards(rows),
             terminated=ended[TERMINATED],
             truncated=ended[TRUNCATED],
@@ -140,7 +140,7 @@ class GroupReader:
 
 
 def _nester(space: spaces.Space[Any], numbers: Iterator[int]) -> Callable[[list[Any]], Any]:
-    """A function: the leaves of a space, in order → nested as it is."""
+    """Return a function that nests the leaves of a space as the space is."""
     if isinstance(space, spaces.Dict):
         items = [(key, _nester(child, numbers)) for key, child in space.spaces.items()]
         return lambda values: {key: nest(values) for key, nest in items}
@@ -151,29 +151,29 @@ def _nester(space: spaces.Space[Any], numbers: Iterator[int]) -> Callable[[list[
     return lambda values: values[number]
 
 
-def by_agent(readers: Sequence[GroupReader], what: str, rows: Rows) -> dict[str, Array]:
-    """One of a reader's arrays as a dict agent → [n, …], copies."""
-    found: dict[str, Array] = {}
+def by_agent(readers: Sequence[GroupReader], name: str, rows: Rows) -> dict[str, Array]:
+    """Return copies of one of the readers' arrays, such as "alive", as a dict agent → [n, …]."""
+    arrays: dict[str, Array] = {}
     for reader in readers:
-        array = getattr(reader, what)(rows)
-        found.update({agent: array[:, i].copy() for i, agent in enumerate(reader.group.agents)})
-    return found
+        array = getattr(reader, name)(rows)
+        arrays.update({agent: array[:, i].copy() for i, agent in enumerate(reader.group.agents)})
+    return arrays
 
 
 class GroupWriter:
-    """Writes one group's actions: all are checked first, and what is returned writes them."""
+    """Writes the actions of one group: its methods validate them and return a function that writes them."""
 
     def __init__(self, views: Views, group: Group) -> None:
         self._group, self._agents, self._num_envs = group, len(group.agents), views.layout.num_envs
         self._writer = ActionWriter(group.action_space, views, (group.name, ACTIONS))
         self._alive = views[(group.name, PRESENT)][ALIVE].reshape(-1, self._agents)
-        # What learners send, in the space's own dtype, needs no further checks; everything else takes the careful way.
+        # Arrays of the space's own dtype, which learners send, need no further checks; others take the slow path.
         plain = views.arrays.get((group.name, ACTIONS))
         self._plain = plain if plain is not None and plain.dtype.kind in "iu" else np.empty(0, np.void)
         self._plain_of = [self._plain[i :: self._agents] for i in range(self._agents)]
 
-    def checked(self, actions: Mapping[str, Any], ids: Array | None) -> Callable[[], None]:
-        """This group's share of a dict by agent or group, for these envs (None: all)."""
+    def prepared(self, actions: Mapping[str, Any], ids: Array | None) -> Callable[[], None]:
+        """Prepare this group's part of a dict by agent or group, for these envs (None: all)."""
         name, agents = self._group.name, self._group.agents
         if ids is None and (fitting := self._fitting(actions)) is not None:
             return lambda: _copy_all(fitting)
@@ -181,7 +181,7 @@ class GroupWriter:
         if name in actions and (name not in agents or self._has_agent_axis(actions[name])):
             both = [agent for agent in agents if agent in actions and agent != name]
             if both:
-                raise InvalidActions(f"actions for group {name!r} and for its agents {both}: pass one of the two")
+                raise InvalidActions(f"actions for group {name!r} and for its agents {both}: pass only one of the two")
             slots = (envs[:, None] * self._agents + np.arange(self._agents)).reshape(-1)
             flat = _flattened(actions[name], self._group.action_space, len(envs), self._agents, name)
             return self._writer.prepared(flat, slots, len(slots))
@@ -195,23 +195,23 @@ class GroupWriter:
         return lambda: _do_all(writes)
 
     def _fitting(self, actions: Mapping[str, Any]) -> list[tuple[Array, Array]] | None:
-        """(where to, what) for every agent, if all of it fits exactly."""
+        """Return (target, actions) of every agent if all arrays fit exactly, else None."""
         if self._group.name in actions and self._group.name not in self._group.agents:
             return None
-        found = []
+        pairs = []
         for target, agent in zip(self._plain_of, self._group.agents):
             given = actions.get(agent)
             if type(given) is not np.ndarray or given.dtype is not target.dtype or given.shape != target.shape:
                 return None
-            found.append((target, given))
-        return found
+            pairs.append((target, given))
+        return pairs
 
     def _has_agent_axis(self, actions: Any) -> bool:
-        """For a group that is called as its only agent: whether these are the group's actions, [envs, 1, …]."""
+        """For a group with the name of its only agent: return whether these are the group's actions, [envs, 1, …]."""
         return self._agents == 1 and np.ndim(actions) == 2 + len(self._group.action_space.shape or ())
 
     def for_slots(self, actions: Any, slots: Array) -> Callable[[], None]:
-        """The actions of single slots."""
+        """Prepare the actions of single slots."""
         plain = self._plain
         exact = type(actions) is np.ndarray and actions.dtype is plain.dtype
         if exact and actions.shape == (len(slots), *plain.shape[1:]):
@@ -230,22 +230,22 @@ def _copy_all(pairs: list[tuple[Array, Array]]) -> None:
 
 
 def _flattened(actions: Any, space: spaces.Space[Any], envs: int, agents: int, name: str) -> Any:
-    """A group's actions [envs, agents, …] with one row per slot."""
+    """Return a group's actions [envs, agents, …] with one row per slot."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        raise InvalidActions(f"actions of group {name!r} are nested ({space}): pass them agent by agent")
+        raise InvalidActions(f"actions of group {name!r} are nested ({space}): pass them by agent")
     if not Leaf((), space).numeric:
         return _flattened_items(actions, envs, agents, name)
     try:
         array = np.asarray(actions)
     except (ValueError, TypeError) as error:
-        raise InvalidActions(f"actions of group {name!r}: cannot make an array of them: {error}") from error
+        raise InvalidActions(f"actions of group {name!r} cannot be converted to an array: {error}") from error
     if array.shape[:2] != (envs, agents):
         raise InvalidActions(f"actions of group {name!r} have shape {array.shape}, expected ({envs}, {agents}, …)")
     return array.reshape(envs * agents, *array.shape[2:])
 
 
 def _flattened_items(actions: Any, envs: int, agents: int, name: str) -> list[Any]:
-    """The same for actions that no array can hold."""
+    """Do the same for actions that no array can hold."""
     by_env = [list(items) for items in actions] if isinstance(actions, list | tuple) else []
     if [len(items) for items in by_env] != [agents] * envs:
         raise InvalidActions(f"actions of group {name!r}: expected {envs} lists of {agents} actions")

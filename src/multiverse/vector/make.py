@@ -1,4 +1,4 @@
-"""`make_vec`: from what a user wants to a running vector env."""
+"""`make_vec`: makes a vector env from the user's options."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OLD_KEYWORDS = {
     "cpus_per_worker": ("executor", "cpus_per_worker"),
     "gpus_per_worker": ("executor", "gpus_per_worker"),
 }
-"""Keywords that go in the next version: the parameter that replaces each, and the field of its options."""
+"""Deprecated keywords, removed in the next version: the parameter that replaces each, and the field of its options."""
 
 
 def takes_old_keywords(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -90,14 +90,14 @@ def takes_old_keywords(function: Callable[Parameters, Result]) -> Callable[Param
 
 
 def _with_plain_value(parameter: str, plain: Any, fields: dict[str, Any]) -> Any:
-    """Options with these fields, and with the plain value that the parameter had beside them."""
+    """Return options with these fields and the plain value of the parameter."""
     if parameter in PLAIN_FIELDS and plain is not None:
         fields = {PLAIN_FIELDS[parameter]: plain, **fields}
     options = OPTIONS[parameter](**fields)
     if parameter != "executor" or plain == ON_RAY or (plain in (None, "auto") and options.address is not None):
         return options
     if plain not in (None, "auto") and options != DEFAULT_RAY:
-        raise InvalidRequest(f"{', '.join(fields)} are for executor={ON_RAY!r}, and executor={plain!r} was given")
+        raise InvalidRequest(f"{', '.join(fields)}: only for executor={ON_RAY!r}; got executor={plain!r}")
     return plain or "auto"
 
 
@@ -121,49 +121,48 @@ def make_vec(
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     agents: AgentOptions = NOTHING_SAID,
 ) -> VectorEnv:
-    """Many copies of `env` as one `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
+    """Make a vector env of `num_envs` copies of `env`: a `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 
-    A PettingZoo parallel env gives a `MultiAgentVectorEnv`, an AEC env a `TurnVectorEnv` (a type checker, which cannot
-    know, takes all of them for a `VectorEnv`).
+    A PettingZoo parallel env gives a `MultiAgentVectorEnv`, an AEC env a `TurnVectorEnv` (for type checkers the result
+    is always a `VectorEnv`).
 
-    `executor`, `workers` and `on_failure` take a plain value, or options for the rest:
+    `executor`, `workers` and `on_failure` take a plain value, or an options object with further settings:
     `on_failure="restart"`, or `on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=3)`.
 
-    Good to know: `reset(seed=3)` seeds env i with 3 + i, also where only some are reset: `reset(env_ids=[1, 5],
-    seed=3)` seeds them with 4 and 8. Actions are cast to the dtype of the action space (float64 to a float32 `Box`;
-    Gymnasium's `SyncVectorEnv` passes them through as they are). With `"hybrid"`, `send` asks the workers only: the
-    caller's own share of the envs steps inside `receive`.
+    Notes: `reset(seed=3)` seeds env i with 3 + i, also where only some envs are reset: `reset(env_ids=[1, 5], seed=3)`
+    seeds them with 4 and 8. Actions are cast to the dtype of the action space (float64 to a float32 `Box`; Gymnasium's
+    `SyncVectorEnv` passes them on unchanged). With `"hybrid"`, `send` starts steps in the workers only; the caller's
+    own share of the envs steps inside `receive`.
 
     Args:
-        env: a Gymnasium id, `"module:name"` of something that builds an env, a callable (lambda, closure and local
-            class included), or a list with one callable per env.
+        env: a Gymnasium id, `"module:name"` of a callable that builds an env, such a callable (lambdas, closures and
+            local classes too), or a list with one callable per env.
         num_envs: number of envs; not needed with a list.
-        executor: where they run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and the
-            caller steps its own share), `"ray"` (a Ray cluster; `RayOptions` for its address and for what each worker
-            reserves there), or `"auto"`, which steps one throwaway env for a moment and decides among those of this
-            machine.
-        workers: number of threads or processes, each of which hosts many envs, or `WorkerOptions`, which also have
-            the start method and how workers wait. Default: the usable cores; from four on `"process"` leaves one of
-            them to the caller, unless every env can have its own.
-        plan: run exactly as another vector env did (`envs.plan`), or as a file of `multiverse tune` says, without
-            probing; instead of `executor` and `workers`. A file also says `num_envs` where nothing else does.
-        env_kwargs: for the id or the callable; one dict for all envs, or a list with one per env.
+        executor: where envs run: `"serial"` in the caller, `"thread"`, `"process"`, `"hybrid"` (processes, and a share
+            in the caller), `"ray"` (a Ray cluster; `RayOptions` for its address and for the resources of each worker),
+            or `"auto"`, which steps one throwaway env for a moment and chooses among those of this machine.
+        workers: number of threads or processes, each of which hosts many envs, or `WorkerOptions`, which also set
+            the start method and how workers wait. Default: the usable cores; with four or more, `"process"` leaves one
+            of them to the caller, unless every env can have its own.
+        plan: run exactly as another vector env did (`envs.plan`), or as in a file of `multiverse tune`, without
+            measuring; instead of `executor` and `workers`. A file also sets `num_envs` if it is not given.
+        env_kwargs: arguments of the id or the callable; one dict for all envs, or a list with one per env.
         wrappers: applied in order; one list for all envs, or a list of lists with one per env.
-        render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and means serial.
-        autoreset: `"next_step"` (Gymnasium's default, and ours), `"same_step"` (the default for envs whose agents act
-            in turn) or `"disabled"`; or Gymnasium's own `AutoresetMode`.
-        copy: False returns observations as views of shared memory, overwritten by the next step. `"poison"` is for
-            debugging code that uses False: what the last step returned is filled with NaN when the next begins.
+        render_mode: as in `gymnasium.make`; `"human"` opens a window for env 0 and runs serial.
+        autoreset: `"next_step"` (default, as in Gymnasium), `"same_step"` (default for envs whose agents act in turn)
+            or `"disabled"`; or Gymnasium's own `AutoresetMode`.
+        copy: False returns observations as views of shared memory, which the next step overwrites. `"poison"` debugs
+            code that uses False: the results of a step are filled with NaN when the next step begins.
         infos: False drops the envs' infos (final observations stay).
         reset_plan: (env id, episode) → `ResetRequest`, evaluated where the env runs, at every reset. `DerivedSeeds`
             seeds every episode; `DrawnTasks` draws its task as well.
-        tasks: all tasks there are, sent to the workers once; `reset(tasks=[…])` and the reset plan then name them by
-            index. A task reaches an env through its `reset_task` method, or as `options["task"]` if it has none.
+        tasks: all tasks, sent to the workers once; `reset(tasks=[…])` and the reset plan then name them by index. An
+            env gets its task through its `reset_task` method, or as `options["task"]` if it has none.
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
-            replaced; the row is truncated, with reward 0 and `infos["restarted"]`. `FailureOptions` also limit
-            restarts and memory, and say what happens to NaN and infinite values.
+            replaced; its row is truncated, with reward 0 and `infos["restarted"]`. `FailureOptions` also limits
+            restarts and memory, and sets the handling of NaN and infinite values.
         timeouts: time limits of steps, resets and `close`.
-        agents: of PettingZoo envs: groups that share a policy, all agents that there can be, and more.
+        agents: for PettingZoo envs: groups of agents that share a policy, all possible agents, and more.
     """
     for name, value, kind in (("timeouts", timeouts, Timeouts), ("agents", agents, AgentOptions)):
         if not isinstance(value, kind):

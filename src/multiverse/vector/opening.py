@@ -1,4 +1,4 @@
-"""From what a caller asks for to envs that are built and described, and then to a vector env over them."""
+"""Opens envs: validates the options of `make_vec`, starts workers that build and describe envs, and binds them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ VECTOR_ENVS: dict[EnvKind, type[BaseVectorEnv]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """The arguments of `make_vec`, where they are documented, with options in place of plain values."""
+    """Arguments of `make_vec`, which documents them, with options in place of plain values."""
 
     executor: ExecutorName = "auto"
     ray: RayOptions = DEFAULT_RAY
@@ -78,21 +78,21 @@ class VectorOptions:
 
 
 class OpenedEnvs:
-    """Envs that are built, described, and not yet bound: as a context manager they are closed at its end unless `bind`
-    has made a vector env of them."""
+    """Envs that are built and described, but not yet bound. As a context manager it closes them at its end, unless
+    `bind` has made a vector env of them."""
 
     def __init__(self, hosts: startup.OpenedEnvs, plan: Plan, options: VectorOptions) -> None:
         self._hosts, self._options, self._bound = hosts, options, False
         self.plan, self.description = plan, hosts.description
 
     def bind(self, fields: Sequence[Field] = ()) -> BaseVectorEnv:
-        """The vector env. `fields`: further arrays that the caller shares with the workers (`envs.views`)."""
+        """Make the vector env. `fields`: further arrays that the caller shares with the workers (`envs.views`)."""
         options = self._options
-        agents = replace(options.agents, masks=None, state=False)  # the hosts refuse a state that is not there
+        agents = replace(options.agents, masks=None, state=False)  # the hosts refuse a missing state
         if self.description.kind == "single" and agents != NOTHING_SAID:
             self.close()
-            given = [name for name, value in asdict(agents).items() if value]
-            raise InvalidRequest(f"{given[0]}= is for envs of several agents, and this one has one agent: leave it out")
+            names = [name for name, value in asdict(agents).items() if value]
+            raise InvalidRequest(f"{names[0]}= is only for envs with several agents; this env has one")
         self._bound = True
         executor = self._hosts.bind(fields)
         mode = autoreset_for(cast("Autoreset | None", options.autoreset), self.description.kind)
@@ -109,7 +109,7 @@ class OpenedEnvs:
         )
 
     def close(self) -> None:
-        """End the workers, unless the envs are bound: then closing the vector env does."""
+        """End the workers, unless the envs are bound: then the vector env owns them."""
         if not self._bound:
             self._bound = True
             self._hosts.close()
@@ -122,7 +122,7 @@ class OpenedEnvs:
 
 
 def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> OpenedEnvs:
-    """Start the workers, build the envs and describe them; `make_vec` is this and then `bind()`."""
+    """Start the workers, build the envs and describe them. `make_vec` calls this, then `bind()`."""
     options = _validated(options)
     plan = options.plan
     if isinstance(plan, str | os.PathLike) and plan not in get_args(ExecutorName):
@@ -136,10 +136,10 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     hosts = _open(plan, each, options)
     description = hosts.description
     if description.metadata.get("in_process") and plan.executor != IN_CALLER:
-        log.warning("the env says metadata['in_process'] (it holds a GPU or a window): running serial instead")
+        log.warning("the env has metadata['in_process'] (it holds a GPU or a window): running serial instead")
         hosts.close()
         plan = decide(IN_CALLER, each, WorkerOptions(waiting=options.workers.waiting))
-        plan = replace(plan, why="the env says metadata['in_process']")
+        plan = replace(plan, why="the env has metadata['in_process']")
         hosts = _open(plan, each, options)
     return OpenedEnvs(hosts, plan, options)
 
@@ -157,10 +157,10 @@ def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.Ope
 
 
 def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
-    """Where the envs run: as the given plan says, or decided now."""
+    """Return the given plan, validated, or choose one now."""
     workers = options.workers
     if options.plan is None:
-        _say_what_has_no_effect(options.executor, workers)
+        _warn_of_unused_options(options.executor, workers)
         executor, why = _where_windows_work(each, options.executor)
         plan = decide(executor, each, workers, on_failure=options.failures.on_failure, ray=options.ray)
     else:
@@ -173,24 +173,24 @@ def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
     return replace(plan, why=why) if why else plan
 
 
-# -- what the caller wrote -------------------------------------------------------------------------------------
+# -- validation ------------------------------------------------------------------------------------------------
 def _validated(options: VectorOptions) -> VectorOptions:
-    """The options in our types; refused if one makes no sense, before anything starts."""
+    """Return the options in our types; an invalid one is refused before anything starts."""
     autoreset = _our_autoreset(options.autoreset)
     check_choices(executor=(options.executor, ExecutorName))
-    if options.executor != IN_CALLER:  # also where `auto` might come to that: its probe is a worker
+    if options.executor != IN_CALLER:  # `auto` too: its probe is a worker
         refuse_in_import("starts workers")
     if autoreset is not None:
         check_choices(autoreset=(autoreset, Autoreset))
     _check_kinds(options.copy, options.render_mode, options.reset_plan)
     if options.ray != DEFAULT_RAY and options.executor != "auto" and not backend_of(options.executor).remote:
         remote = next(name for name, backend in BACKENDS.items() if backend.remote)
-        raise InvalidRequest(f"ray_address, cpus_per_worker and gpus_per_worker are for executor={remote!r}")
+        raise InvalidRequest(f"ray_address, cpus_per_worker and gpus_per_worker: only for executor={remote!r}")
     return replace(options, autoreset=autoreset, tasks=_checked_tasks(options.tasks))
 
 
 def _our_autoreset(autoreset: Any) -> Autoreset | None:
-    """Our name for one of Gymnasium's modes, given as such or by its value ("NextStep"); anything else as it is."""
+    """Return our name of a Gymnasium mode, given as such or by its value ("NextStep"); other values unchanged."""
     for mode in AutoresetMode:
         if autoreset is mode or (isinstance(autoreset, str) and autoreset == mode.value):
             return cast(Autoreset, mode.name.lower())
@@ -199,7 +199,7 @@ def _our_autoreset(autoreset: Any) -> Autoreset | None:
 
 def _check_kinds(copy: Any, render_mode: Any, reset_plan: Any) -> None:
     if copy not in (True, False, "poison"):
-        raise InvalidRequest(f"copy={copy!r}: True, False or 'poison'")
+        raise InvalidRequest(f"copy={copy!r}: expected True, False or 'poison'")
     if render_mode is not None and not isinstance(render_mode, str):
         raise InvalidRequest(f"render_mode={render_mode!r}: expected a name such as 'rgb_array', or None")
     if reset_plan is not None and not callable(reset_plan):
@@ -211,16 +211,16 @@ def _checked_tasks(tasks: Any) -> list[Any] | None:
         return None
     if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable):
         raise InvalidRequest(
-            f"tasks={tasks!r}: expected a list of all tasks; a single env's is set by reset(tasks=[…])"
+            f"tasks={tasks!r}: expected a list of all tasks; reset(tasks=[…]) sets the task of each env"
         )
     listed = list(tasks)
     if not listed:
-        raise InvalidRequest("tasks is empty: give all tasks there are, or leave it out")
+        raise InvalidRequest("tasks is empty: pass all tasks, or leave it out")
     return listed
 
 
 def _checked_plan(plan: Any, num_envs: int, options: VectorOptions) -> Plan:
-    """The plan, if it is one, fits the envs, and nothing beside it says otherwise."""
+    """Return the plan; refuse it if it is invalid, does not fit the envs or contradicts other options."""
     if not isinstance(plan, Plan):
         hint = f"; did you mean executor={plan!r}?" if isinstance(plan, str) else ""
         raise InvalidRequest(
@@ -228,7 +228,7 @@ def _checked_plan(plan: Any, num_envs: int, options: VectorOptions) -> Plan:
         )
     if options.executor != "auto" or options.workers != DEFAULT_WORKERS:
         raise InvalidRequest(
-            "plan= says how to run: leave executor and workers (count, start method, waiting) out beside it"
+            "plan= cannot be used together with executor or workers (count, start method, waiting): leave them out"
         )
     check_choices(**{"plan.executor": (plan.executor, PlannedExecutor), "plan.waiting": (plan.waiting, Waiting)})
     if plan.start_method is not None:
@@ -236,27 +236,27 @@ def _checked_plan(plan: Any, num_envs: int, options: VectorOptions) -> Plan:
     count = whole_number("plan.workers", plan.workers)
     backend = backend_of(plan.executor)
     if (count == 0) != (backend.workers is None) or count < 0:
-        fitting = "none" if backend.workers is None else "at least 1"
-        raise InvalidRequest(f"plan.workers={count}: executor {plan.executor!r} has {fitting}")
+        expected = "0" if backend.workers is None else "at least 1"
+        raise InvalidRequest(f"plan.workers={count}: expected {expected} for executor {plan.executor!r}")
     if count > backend.most_workers(num_envs):
         raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
     return replace(plan, workers=count)
 
 
-def _say_what_has_no_effect(executor: str, workers: WorkerOptions) -> None:
-    """Serial starts nothing, and threads are started in one way only."""
+def _warn_of_unused_options(executor: str, workers: WorkerOptions) -> None:
+    """Warn of worker options that this executor does not use."""
     if executor == "auto" or (backend := backend_of(executor)).processes:
         return
     given = {"workers": workers.count if backend.workers is None else None, "start_method": workers.start_method}
-    idle = [f"{name}={value!r}" for name, value in given.items() if value is not None]
-    if idle:
-        has, starts = "has" if len(idle) == 1 else "have", "workers" if backend.workers is None else "processes"
-        log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(idle), has)
+    unused = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if unused:
+        has, starts = "has" if len(unused) == 1 else "have", "workers" if backend.workers is None else "processes"
+        log.warning("executor=%r starts no %s: %s %s no effect", executor, starts, " and ".join(unused), has)
 
 
 # -- windows ---------------------------------------------------------------------------------------------------
 def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
-    """Frames can be asked of every env; a window is opened for env 0 only."""
+    """Return recipes with this render mode: frames for every env, but a window for env 0 only."""
     return [
         replace(r, kwargs={**r.kwargs, "render_mode": render_mode}) if i == 0 or render_mode != "human" else r
         for i, r in enumerate(each)
@@ -264,10 +264,10 @@ def _with_render_mode(each: list[Recipe], render_mode: str) -> list[Recipe]:
 
 
 def _where_windows_work(each: list[Recipe], executor: ExecutorName) -> tuple[ExecutorName, str]:
-    """A window belongs to the process that the user looks at."""
+    """Return the executor, and the reason if it is serial because an env opens a window."""
     if not any(r.kwargs.get("render_mode") == "human" for r in each):
         return executor, ""
     if executor != IN_CALLER:
         instead = "" if executor == "auto" else f" instead of {executor}"
-        log.warning("render_mode='human' opens a window: running serial%s, in one process, this one", instead)
-    return IN_CALLER, "a human window means serial"
+        log.warning("render_mode='human' opens a window: running serial%s, in this process", instead)
+    return IN_CALLER, "render_mode='human' opens a window: serial"

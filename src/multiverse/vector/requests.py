@@ -1,4 +1,4 @@
-"""Requests: what a caller asks, checked before anything is sent; and what is under way, hence may not be asked now."""
+"""Validation of requests before anything is sent, and the state that decides which requests are allowed now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import (
-    ClosedError,
     InvalidRequest,
     MultiverseError,
     ReplyTimeout,
@@ -24,24 +23,24 @@ _BOOLS = frozenset({bool, np.bool_})
 
 
 def checked_ids(env_ids: Sequence[int] | None, num_envs: int) -> Array:
-    """The envs a call is for; None means all."""
+    """Return the ids of the envs that a call is for; None means all."""
     if env_ids is None:
         return np.arange(num_envs)
     ids = _as_whole_numbers(env_ids)
     if ids is None:
         raise InvalidRequest(f"env_ids={env_ids!r}: expected a non-empty list of ints")
     if ids.min() < 0 or ids.max() >= num_envs:
-        raise InvalidRequest(f"env_ids={env_ids!r}: there are envs 0 to {num_envs - 1}")
+        raise InvalidRequest(f"env_ids={env_ids!r}: expected ids from 0 to {num_envs - 1}")
     if len(set(ids.tolist())) != len(ids):
-        raise InvalidRequest(f"env_ids={env_ids!r}: each env at most once")
+        raise InvalidRequest(f"env_ids={env_ids!r}: each id may appear only once")
     return ids.astype(np.intp)
 
 
 def envs_to_reset(options: Any, env_ids: Sequence[int] | None, num_envs: int) -> tuple[Array, Any]:
-    """(the envs a reset is for, the options without Gymnasium's reset mask); the caller's dict stays as it is."""
+    """Return the envs that a reset is for, and a copy of the options without Gymnasium's reset mask."""
     if isinstance(options, Mapping) and "reset_mask" in options:
         if env_ids is not None:
-            raise InvalidRequest("both env_ids and options['reset_mask'] say which envs to reset: pass one")
+            raise InvalidRequest("env_ids and options['reset_mask'] cannot be used together: pass one of them")
         rest = {key: value for key, value in options.items() if key != "reset_mask"}
         return np.flatnonzero(_checked_mask(options["reset_mask"], num_envs)), rest
     return checked_ids(env_ids, num_envs), options
@@ -50,7 +49,7 @@ def envs_to_reset(options: Any, env_ids: Sequence[int] | None, num_envs: int) ->
 def reset_requests(
     ids: Array, seed: Any, options: Any, tasks: Any, num_envs: int, known_tasks: int | None = None
 ) -> dict[int, ResetRequest]:
-    """What each env's reset gets, by env id. Where there are known tasks, `tasks` are their indices."""
+    """Return the arguments of each env's reset, by env id. With `known_tasks`, `tasks` are indices of these."""
     seeds = seeds_for(seed, ids.tolist(), num_envs)
     each_options = _options_per_env(options, ids)
     each_task = [None] * len(ids) if tasks is None else _one_per_env(tasks, ids, "tasks")
@@ -77,7 +76,7 @@ def _checked_mask(mask: Any, num_envs: int) -> Array:
 
 
 def _as_whole_numbers(env_ids: Any) -> Array | None:
-    """The ids as an array; None if they are none. numpy would take [0, True] for two numbers."""
+    """Return the ids as an array; None if they are not whole numbers. numpy would accept [0, True] as two numbers."""
     try:
         ids = np.asarray(env_ids)
     except ValueError:  # lists of different lengths inside
@@ -90,43 +89,43 @@ def _as_whole_numbers(env_ids: Any) -> Array | None:
 def _options_per_env(options: Any, ids: Array) -> list[Any]:
     if options is None or isinstance(options, Mapping):
         return [options] * len(ids)
-    given = _one_per_env(options, ids, "options")
-    for i, one in enumerate(given):
-        if one is not None and not isinstance(one, Mapping):
+    by_env = _one_per_env(options, ids, "options")
+    for i, value in enumerate(by_env):
+        if value is not None and not isinstance(value, Mapping):
             raise InvalidRequest(
-                f"options[{i}]={one!r}: expected a dict or None; pass one dict for all, or one per env"
+                f"options[{i}]={value!r}: expected a dict or None; pass one dict for all envs, or one per env"
             )
-    return given
+    return by_env
 
 
 def _one_per_env(value: Any, ids: Array, name: str) -> list[Any]:
     if not is_list(value):
         raise InvalidRequest(
-            f"{name}={value!r}: expected a list with one for each of the {len(ids)} envs that are reset"
+            f"{name}={value!r}: expected a list with one entry for each of the {len(ids)} envs that are reset"
         )
-    given = list(value)
-    if len(given) != len(ids):
-        raise InvalidRequest(f"{len(given)} {name} for {len(ids)} envs: pass one per env that is reset")
-    return given
+    by_env = list(value)
+    if len(by_env) != len(ids):
+        raise InvalidRequest(f"{len(by_env)} {name} for {len(ids)} envs: pass one per env that is reset")
+    return by_env
 
 
 class RequestState:
-    """Idle, or: envs are under way, have failed and need a reset, a call was cut short, or all is lost."""
+    """Whether a vector env is idle, has pending steps, needs a reset, had a call cut short, or can only be closed."""
 
     def __init__(self) -> None:
-        self.sent: dict[Host, Array] = {}  # env ids under way, by host
-        self.must_reset: set[int] = set()  # envs that failed, or were lost, and cannot go on without a reset
+        self.sent: dict[Host, Array] = {}  # ids of pending envs, by host
+        self.must_reset: set[int] = set()  # envs that failed or were lost, and must be reset before their next step
         self.cut = False  # a call other than a step was cut short
-        self.fatal: MultiverseError | None = None  # why nothing but close() can be done any more
-        self.refusal: Callable[[], MultiverseError] | None = None  # why no step can be taken now
+        self.fatal: MultiverseError | None = None  # why only close() is possible
+        self.refusal: Callable[[], MultiverseError] | None = None  # returns why no step is possible now
 
-    # -- what happened ---------------------------------------------------------------------------------------
+    # -- changes ---------------------------------------------------------------------------------------------
     def send(self, sent: dict[Host, Array]) -> None:
         self.sent.update(sent)
         self.refresh()
 
     def keep_only(self, pending: Sequence[Host]) -> None:
-        """After Ctrl-C in a send: whoever was not asked is not under way."""
+        """After Ctrl-C in a send: only hosts that got the request are pending."""
         self.sent = {host: ids for host, ids in self.sent.items() if host in pending}
         self.refresh()
 
@@ -135,9 +134,9 @@ class RequestState:
         self.refresh()
 
     def refresh(self) -> None:
-        """Derive the refusal from everything else: an interrupt between two changes leaves nothing inconsistent."""
-        if self.fatal is not None:
-            self.refusal = self._lost
+        """Derive the refusal from the other fields, so that an interrupt between two changes leaves them consistent."""
+        if (fatal := self.fatal) is not None:
+            self.refusal = lambda: fatal
         elif self.sent:
             self.refusal = self.pending_step
         elif self.cut:
@@ -146,7 +145,7 @@ class RequestState:
             self.refusal = self.reset_required if self.must_reset else None
 
     def refuse_step(self) -> None:
-        """Called when there seems to be a refusal: look again, then raise it."""
+        """Raise the refusal, if there is one after `refresh`."""
         self.refresh()
         if self.refusal is not None:
             raise self.refusal()
@@ -156,7 +155,7 @@ class RequestState:
         self.refresh()
 
     def cut_call(self) -> None:
-        """A call was interrupted, or its deadline passed; its answer is still to come."""
+        """Note that a call was interrupted or its deadline passed; its answer is still to come."""
         self.cut = True
         self.refresh()
 
@@ -166,7 +165,7 @@ class RequestState:
         self.refresh()
 
     def give_up(self, error: BaseException) -> None:
-        """A lost worker's envs cannot be brought back: only close() is left."""
+        """Refuse everything but close() from now on: a lost worker's envs cannot be restored."""
         if isinstance(error, WorkerDied | ReplyTimeout):
             error = error.with_hint("close() this vector env and make a new one")
         elif not isinstance(error, MultiverseError):
@@ -174,10 +173,7 @@ class RequestState:
         self.fatal = error  # guard: after-a-death-only-close
         self.refresh()
 
-    def close(self) -> None:
-        self.give_up(ClosedError("this vector env is closed"))
-
-    # -- what may not be done ----------------------------------------------------------------------------------
+    # -- refusals ----------------------------------------------------------------------------------------------
     def refuse_unusable(self) -> None:
         if self.fatal is not None:
             raise self.fatal
@@ -185,27 +181,21 @@ class RequestState:
     def refuse_busy(self, hosts: Iterable[Host], instead: str) -> None:
         busy = [host for host in hosts if host in self.sent or host.pending]
         if busy:
-            raise RequestPending(f"{self.names(busy)} still under way: {instead}")
+            raise RequestPending(f"{self.names(busy)} still pending: {instead}")
 
     def pending_step(self) -> MultiverseError:
-        return RequestPending(
-            f"{self.names(list(self.sent))} still under way: only receive(), reset() or close() may follow"
-        )
+        return RequestPending(f"{self.names(list(self.sent))} still pending: call receive(), reset() or close()")
 
     def reset_required(self) -> MultiverseError:
         failed = sorted(self.must_reset)
         return RequestPending(
-            f"envs {failed} have failed, or were lost with their worker: reset(env_ids={failed}), reset() or close()"
+            f"envs {failed} failed, or were lost with their worker: call reset(env_ids={failed}), reset() or close()"
         )
 
-    def _lost(self) -> MultiverseError:
-        assert self.fatal is not None
-        return self.fatal
-
     def _pending_call(self) -> MultiverseError:
-        return RequestPending("the last call was cut short and is still under way: reset() or close()")
+        return RequestPending("the last call was cut short and its answer is still pending: call reset() or close()")
 
     def names(self, hosts: Sequence[Host]) -> str:
-        """'envs [2, 3] are', for a sentence."""
+        """Return 'envs [2, 3] are', the beginning of a message."""
         ids = sorted(int(i) for host in hosts for i in self.sent.get(host, np.array(host.env_ids)))
         return f"env {ids[0]} is" if len(ids) == 1 else f"envs {ids} are"

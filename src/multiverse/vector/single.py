@@ -1,4 +1,4 @@
-"""The facade: a `gymnasium.vector.VectorEnv` over any executor, plus send/receive, tasks and partial calls."""
+"""Vector env over single-agent envs: a `gymnasium.vector.VectorEnv` with send/receive, tasks and partial calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Step = tuple[Any, Array, Array, Array, Infos]
 
 
 class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Many envs, one batch. Made by `multiverse.make_vec`.
+    """Many envs stepped as one batch. Made by `multiverse.make_vec`.
 
-    Everything Gymnasium's vector envs do, with the same results for the same seeds and actions; beyond it, any
-    call can be limited to some envs (`env_ids=`), and `send`/`receive` let the caller go on with whichever envs
-    are ready. `plan` says how it runs and why; `episode_returns` and `episode_lengths` are kept for every env.
+    It does everything that Gymnasium's vector envs do, with the same results for the same seeds and actions. In
+    addition any call can be limited to some envs (`env_ids=`), `send`/`receive` process envs as they become ready,
+    `plan` names the executor and the reason, and `episode_returns` and `episode_lengths` are kept for every env.
     """
 
     def __init__(self, running: Running) -> None:
@@ -46,12 +46,12 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
     @property  # type: ignore[misc]
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each env's random generator."""
+        """Random generator of each env."""
         return self.get_attr("np_random")
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Each env's seed."""
+        """Seed of each env."""
         return self.get_attr("np_random_seed")
 
     @property
@@ -67,19 +67,21 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return lengths
 
     def observations(self) -> Any:
-        """What every env shows now: the rows that steps and resets have returned last, as one batch."""
+        """Return the current observations of all envs, from their last step or reset, as one batch."""
         return self._batch_reader.all_rows(self.copy)
 
     def can_be_saved(self) -> bool:
-        """Whether every env, as it is used here (its outermost wrapper), has `save_state` and `restore_state`."""
+        """Return whether every env, by its outermost wrapper, has `save_state` and `restore_state`."""
         return all(self._calls.run(_can_be_saved, dict.fromkeys(self._executor.hosts, ())).values())
 
     def put_back(
         self, states: Sequence[Any], observations: dict[FieldName, Array], returns: Array, lengths: Array
     ) -> None:
-        """Envs that can be saved (`save_state()`) are as they were then: each is given its state, by
-        `restore_state(state)`, and its row shows what it showed. Their episodes must have begun: `begin_at`. Envs whose
-        worker is lost on the way and replaced are `awaiting_reset` afterwards."""
+        """Restore envs from their `save_state()`: `restore_state(state)` of each env, and its row of the batch.
+
+        Their episodes must have begun: `begin_at`. Envs whose worker is lost meanwhile and replaced are
+        `awaiting_reset` afterwards.
+        """
         for env_id, state in enumerate(states):
             if env_id not in self.awaiting_reset:
                 try:
@@ -91,7 +93,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
             self._executor.views[name][...] = rows
         self._returns[...], self._lengths[...] = returns, lengths
 
-    if TYPE_CHECKING:  # what its steps and resets look like to a type checker
+    if TYPE_CHECKING:  # the types of its steps and resets
 
         def step(self, actions: Any, env_ids: Sequence[int] | None = None) -> Step: ...
 
@@ -106,7 +108,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
         def receive(self, min_envs: int | None = None, timeout_s: float | None = None) -> StepBatch: ...
 
-    # -- how its batches look ----------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------------------
     def _write_actions(self, actions: Any, ids: Array | None) -> None:
         if ids is None:
             self._actions.write_all(actions)
@@ -116,7 +118,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
     def _step_result(self, infos: Infos) -> Step:
         observations = self._batch_reader.all_rows(self.copy)
         if self._poison is not None:
-            self._poison.hand_out(observations, self._everyone)
+            self._poison.add(observations, self._all_ids)
         return observations, self._rewards.copy(), self._terminated.copy(), self._truncated.copy(), infos
 
     def _batch(self, ids: Array, infos: Infos) -> StepBatch:
@@ -124,7 +126,7 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
         rows: slice | Array = slice(int(ids[0]), int(ids[-1]) + 1) if contiguous else ids
         return StepBatch(
             env_ids=ids,
-            observations=self._handed_out(self._batch_reader.rows(rows, self.copy), ids),
+            observations=self._returned(self._batch_reader.rows(rows, self.copy), ids),
             rewards=self._rewards[rows].copy(),
             terminated=self._terminated[rows].copy(),
             truncated=self._truncated[rows].copy(),
@@ -141,12 +143,12 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
             return batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
         infos = batch.infos and reordered_infos(batch.infos, order)
         rewards, terminated, truncated = batch.rewards[order], batch.terminated[order], batch.truncated[order]
-        return self._handed_out(self._batch_reader.rows(ids, True), ids), rewards, terminated, truncated, infos
+        return self._returned(self._batch_reader.rows(ids, True), ids), rewards, terminated, truncated, infos
 
     def _first_observations(self, ids: Array | None) -> Any:
         if ids is None:
-            return self._handed_out(self._batch_reader.all_rows(self.copy), self._everyone)
-        return self._handed_out(self._batch_reader.rows(ids, self.copy), ids)
+            return self._returned(self._batch_reader.all_rows(self.copy), self._all_ids)
+        return self._returned(self._batch_reader.rows(ids, self.copy), ids)
 
     def episodes_over(self, ids: Array) -> Array:
         ended: Array = self._terminated[ids] | self._truncated[ids]
@@ -154,12 +156,12 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def _can_be_saved(envs: EnvRange) -> bool:
-    """Runs where the envs are. What only an env inside a wrapper has would forget the wrapper's own state."""
+    """Runs where the envs are. `save_state` of an env inside a wrapper would not save the wrapper's own state."""
     return all(_saves(env.classes()) for env in envs.envs)
 
 
-def _saves(kinds: Sequence[type]) -> bool:
-    """Whether an env of these classes, outermost first, saves itself; a wrapper may say that it asks the next one."""
-    if not all(callable(getattr(kinds[0], name, None)) for name in ("save_state", "restore_state")):
+def _saves(classes: Sequence[type]) -> bool:
+    """Return whether an env of these classes, outermost first, saves itself; a wrapper may leave it to the next one."""
+    if not all(callable(getattr(classes[0], name, None)) for name in ("save_state", "restore_state")):
         return False
-    return not getattr(kinds[0], "asks_its_env", False) or _saves(kinds[1:])
+    return not getattr(classes[0], "asks_its_env", False) or _saves(classes[1:])

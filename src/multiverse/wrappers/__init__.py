@@ -1,1 +1,1 @@
-"""Wrappers: one env becomes another. They import the types of `core/` and foreign envs, but no vector env."""
+"""Env wrappers. They import the shared types of `core/`, but no vector env."""

@@ -1,7 +1,7 @@
-"""A multi-agent env as a single-agent one, in which every agent acts.
+"""Presents a multi-agent env as a single-agent env whose agent controls the whole team.
 
-One row holds the observations of all agents, one action the actions of all agents, without loss. The learner sees one
-agent that controls the whole team."""
+One observation holds the observations of all agents, and one action the actions of all agents, without loss.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Part:
     keys: Path
     space: spaces.Space[Any]
     part: slice
-    plain: bool  # its numbers are in the row as they are
+    plain: bool  # the numbers are stored in the row unchanged
 
 
 class FlatObservations:
-    """Makes one row of a dict of observations."""
+    """Joins a dict of observations to one row."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Space[Any]], dtype: DTypeLike | None) -> None:
         self._leaves: dict[Any, list[_Part]] = {}
@@ -43,16 +43,16 @@ class FlatObservations:
             self._leaves[agent] = []
             for leaf in leaves(space):
                 if not leaf.numeric:
-                    words = f"agent {agent!r} observes {leaf.space}, which does not fit into a row of fixed length"
-                    raise InvalidRequest(words)
+                    problem = f"agent {agent!r} observes {leaf.space}, which does not fit into a row of fixed length"
+                    raise InvalidRequest(problem)
                 part = slice(width, width + spaces.flatdim(leaf.space))
                 plain = isinstance(leaf.space, spaces.Box | spaces.MultiBinary)
                 self._leaves[agent].append(_Part(leaf.path, leaf.space, part, plain))
                 width = part.stop
-        everything = [part for parts in self._leaves.values() for part in parts]
-        boxes = [leaf.space for leaf in everything if isinstance(leaf.space, spaces.Box)]
+        all_parts = [part for parts in self._leaves.values() for part in parts]
+        boxes = [leaf.space for leaf in all_parts if isinstance(leaf.space, spaces.Box)]
         self._width, self._dtype = width, _row_dtype(boxes, dtype)
-        self.space = _row_space(everything, width, self._dtype)
+        self.space = _row_space(all_parts, width, self._dtype)
 
     def joined(self, observations: Mapping[Any, Any]) -> Row:
         row = np.zeros(self._width, self._dtype)
@@ -87,7 +87,7 @@ def _row_space(leaves: Sequence[_Part], width: int, dtype: np.dtype[Any]) -> spa
 
 
 def _row_dtype(boxes: Sequence[spaces.Box], wanted: DTypeLike | None) -> np.dtype[Any]:
-    """Return the dtype asked for, or the first of float32 and the common ones, that holds every value exactly."""
+    """Return `wanted`, or the first of float32 and the common dtypes; it must hold every value exactly."""
     if wanted is not None:
         return _exact_dtype(boxes, [np.dtype(wanted)])
     own = [box.dtype for box in boxes]
@@ -99,8 +99,8 @@ def _exact_dtype(boxes: Sequence[spaces.Box], candidates: Sequence[np.dtype[Any]
         if all(_holds(candidate, box) for box in boxes):
             return candidate
     raise InvalidRequest(
-        f"one row of {candidates[-1]} would not hold all agents' values exactly: "
-        f"theirs are {', '.join(sorted({str(box.dtype) for box in boxes}))}"
+        f"a row of {candidates[-1]} cannot hold the values of all agents exactly: "
+        f"their dtypes are {', '.join(sorted({str(box.dtype) for box in boxes}))}"
     )
 
 
@@ -117,7 +117,7 @@ def _holds(dtype: np.dtype[Any], box: spaces.Box) -> bool:
 
 # -- actions ---------------------------------------------------------------------------------------------------
 class FlatChoices:
-    """Actions of agents that are all Discrete: one number each."""
+    """Actions of agents with Discrete spaces: one number each."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Discrete]) -> None:
         self._agents = list(by_agent)
@@ -133,7 +133,7 @@ class FlatChoices:
 
 
 class FlatVectors:
-    """Actions of agents that are all Boxes: their numbers one after the other."""
+    """Actions of agents with Box spaces: their numbers concatenated."""
 
     def __init__(self, by_agent: Mapping[Any, spaces.Box]) -> None:
         self._boxes = dict(by_agent)
@@ -152,7 +152,7 @@ class FlatVectors:
 
 
 def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | FlatVectors:
-    """Return what splits an action of all agents; refuse kinds that cannot be mixed."""
+    """Return an object that splits an action of all agents; refuse spaces that cannot be mixed."""
     choices = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Discrete)}
     vectors = {agent: space for agent, space in by_agent.items() if isinstance(space, spaces.Box)}
     if len(choices) == len(by_agent):
@@ -160,7 +160,7 @@ def flat_actions(by_agent: Mapping[Any, spaces.Space[Any]]) -> FlatChoices | Fla
     if len(vectors) == len(by_agent):
         return FlatVectors(vectors)
     kinds = ", ".join(f"{agent!r} {space}" for agent, space in by_agent.items())
-    raise InvalidRequest(f"flatten_agents needs action spaces that are all Discrete or all Box, and these are {kinds}")
+    raise InvalidRequest(f"flatten_agents needs action spaces that are all Discrete or all Box; these are {kinds}")
 
 
 # -- the env ---------------------------------------------------------------------------------------------------
@@ -169,23 +169,23 @@ def flatten_agents(
 ) -> FlattenedAgents:
     """Return a PettingZoo env (AEC or parallel) as a `gymnasium.Env` with one observation row and one action.
 
-    Observations: the agents' parts one after the other in the order of `possible_agents`; inside a part Dict keys in
-    the space's order, Tuple items in theirs, arrays in C order, Discrete and MultiDiscrete values one-hot. The row's
-    dtype is float32 if it holds every agent's values exactly, else the smallest common one; `dtype` asks for another,
-    which must hold them as well.
+    Observations: the parts of the agents, concatenated in the order of `possible_agents`. Inside a part, Dict keys are
+    in the space's order, Tuple items in theirs, arrays in C order, Discrete and MultiDiscrete values one-hot. The dtype
+    of the row is float32 if it holds the values of all agents exactly, otherwise the smallest common one; `dtype` sets
+    another, which must hold them as well.
 
-    Actions: a MultiDiscrete if all agents' are Discrete, a Box if all are Boxes, in the same order. One step lets each
-    living agent act once with its part; in an AEC env in its turn. (If an agent's turn comes again before all others
-    have acted, the step ends there.)
+    Actions: a MultiDiscrete if all agents have Discrete spaces, a Box if all have Boxes, in the same order. In one step
+    each living agent acts once with its part; in an AEC env in its turn. (If an agent's turn comes again before all
+    others have acted, the step ends there.)
 
-    Reward: the sum of all agents' rewards, or their mean over `possible_agents`. The episode ends with the last agent:
-    terminated if all agents were, else truncated. The part of an agent that is not there is zeros (the row's space has
-    room for them); in the step in which it ends, its last observation. `info["alive"]` [agents] says who acts next,
-    `info["agent_infos"]` what the agents' own infos held, if anything.
+    Reward: the sum of the rewards of all agents, or their mean over `possible_agents`. The episode ends with the last
+    agent: terminated if all agents were, otherwise truncated. The part of an absent agent is zeros (which the row's
+    space contains); in the step in which an agent ends, it is its last observation. `info["alive"]` [agents] is True
+    for agents that act next, `info["agent_infos"]` holds the infos of the agents that are not empty.
 
-    Agents that play against each other have nothing to learn from their sum: where more than half of what their rewards
-    vary by is lost in it, over the first 500 steps and 20 episodes, a warning says so, once for a kind of env. Train
-    such envs by `mv.train`, which has a learner for each group of agents.
+    The sum of rewards is not useful for agents that play against each other. If more than half of the variance of their
+    rewards is lost in the sum, over the first 500 steps and 20 episodes, there is one warning per kind of env. Train
+    such envs with `mv.train`, which has a learner for each group of agents.
     """
     return FlattenedAgents(env, reward, dtype)
 
@@ -201,8 +201,8 @@ def cancelled_share(rewards: Any) -> float:
     return 1.0 - float(rewards.sum(axis=1).var()) / apart if apart else 0.0
 
 
-_told: set[str] = set()
-"""Kinds of envs for which this process has given the warning."""
+_warned: set[str] = set()
+"""Kinds of envs for which this process has issued the warning."""
 
 
 class FlattenedAgents(gymnasium.Env[Row, Row]):
@@ -221,8 +221,8 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         self.action_space = self._actions.space
         self.metadata, self.render_mode = dict(env.metadata), getattr(env, "render_mode", None)
         self._begun = False
-        self._terminated: dict[Any, bool] = {}  # of those that have ended in this episode
-        self._rewards: list[list[float]] | None = []  # of the first steps; None after they were examined
+        self._terminated: dict[Any, bool] = {}  # of agents that have ended in this episode
+        self._rewards: list[list[float]] | None = []  # of the first steps; None after the check
         self._episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Row, dict[str, Any]]:
@@ -234,7 +234,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
     def step(self, action: Row) -> tuple[Row, float, bool, bool, dict[str, Any]]:
         actions = self.split_actions(action)
         if not self._begun:
-            raise InvalidRequest("step() without an episode under way: begin with reset()")
+            raise InvalidRequest("step() without an episode: call reset() first")
         result = self._driver.step(actions)
         self._terminated.update(result.ended)
         over = not result.alive
@@ -242,7 +242,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         terminated = over and all(self._terminated.values())
         reward = sum(result.rewards.values()) * self._share
         if self._rewards is not None:
-            self._look_on(result.rewards, over)
+            self._check_rewards(result.rewards, over)
         return (
             self.flatten_observation(result.observations),
             float(reward),
@@ -251,8 +251,8 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
             self._info(result),
         )
 
-    def _look_on(self, rewards: Mapping[Any, float], over: bool) -> None:
-        """Warn once if the agents play against each other, when there are enough rewards to know."""
+    def _check_rewards(self, rewards: Mapping[Any, float], over: bool) -> None:
+        """Warn once if the agents play against each other, after enough rewards."""
         assert self._rewards is not None
         self._rewards.append([float(rewards.get(agent, 0.0)) for agent in self.possible_agents])
         self._episodes += over
@@ -260,13 +260,13 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
             return
         lost, kind = cancelled_share(np.array(self._rewards)), type(self.env.unwrapped)
         self._rewards, name = None, f"{kind.__module__}.{kind.__qualname__}"  # many of PettingZoo's are a raw_env
-        if lost > 0.5 and name not in _told:
-            _told.add(name)
+        if lost > 0.5 and name not in _warned:
+            _warned.add(name)
             warnings.warn(
-                f"flatten_agents: the agents of {name} play against each other: of what their rewards vary by, "
-                f"{100 * lost:.0f} % is lost in their sum, so one policy for all of them has little to learn from; "
-                "mv.train with the env itself has a learner for each group (separate=True: for each agent), and "
-                "opponents=5 is self-play",
+                f"flatten_agents: the agents of {name} play against each other: {100 * lost:.0f} % of the variance of "
+                "their rewards is lost in the sum, from which one policy for all agents learns little; use mv.train "
+                "with the env itself, which has a learner for each group (separate=True: for each agent), or self-play "
+                "(opponents=5)",
                 stacklevel=3,
             )
 
@@ -275,7 +275,7 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         return self._observations.joined(observations)
 
     def split_actions(self, action: Any) -> ByAgent:
-        """Agent → its part of a flattened action."""
+        """Return agent → its part of a flattened action."""
         return self._actions.split(action)
 
     def render(self) -> Any:
@@ -292,16 +292,16 @@ class FlattenedAgents(gymnasium.Env[Row, Row]):
         return info
 
 
-# -- the env underneath ----------------------------------------------------------------------------------------
+# -- the multi-agent env ---------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class _Result:
-    """What a multi-agent env says after a reset or a step of all agents."""
+    """Result of a reset, or of a step of all agents."""
 
     observations: ByAgent
     infos: ByAgent
-    alive: list[Any]  # who acts next
+    alive: list[Any]  # agents that act next
     rewards: dict[Any, float] = field(default_factory=dict)
-    ended: dict[Any, bool] = field(default_factory=dict)  # whose episode ended now: whether terminated
+    ended: dict[Any, bool] = field(default_factory=dict)  # agents that ended → whether they were terminated
 
 
 class _Together:
@@ -333,15 +333,15 @@ class _InTurns:
         return self._result({}, _Result({}, {}, []))
 
     def step(self, actions: ByAgent) -> _Result:
-        """Each agent in its turn, until one would act again. Those whose episode is over are told, and leave."""
-        env, last_words = self._env, _Result({}, {}, [])
+        """Step each agent in its turn, until one would act again; agents that have ended are removed."""
+        env, departed = self._env, _Result({}, {}, [])
         acted: set[Any] = set()
         rewards: dict[Any, float] = {}
         while env.agents:
             agent = env.agent_selection
             if env.terminations[agent] or env.truncations[agent]:
-                last_words.ended[agent] = bool(env.terminations[agent])
-                last_words.observations[agent], last_words.infos[agent] = env.observe(agent), env.infos[agent]
+                departed.ended[agent] = bool(env.terminations[agent])
+                departed.observations[agent], departed.infos[agent] = env.observe(agent), env.infos[agent]
                 env.step(None)
                 continue
             if agent in acted:
@@ -350,17 +350,17 @@ class _InTurns:
             env.step(actions[agent])
             for each, reward in env.rewards.items():
                 rewards[each] = rewards.get(each, 0.0) + reward
-        return self._result(rewards, last_words)
+        return self._result(rewards, departed)
 
-    def _result(self, rewards: dict[Any, float], last_words: _Result) -> _Result:
-        """What the agents that are still there see, and the last words of those that have left."""
+    def _result(self, rewards: dict[Any, float], departed: _Result) -> _Result:
+        """Return the observations and infos of the living agents, and the last ones of those that have ended."""
         env, alive = self._env, list(self._env.agents)
         return _Result(
-            {**last_words.observations, **{agent: env.observe(agent) for agent in alive}},
-            {**last_words.infos, **{agent: env.infos[agent] for agent in alive}},
+            {**departed.observations, **{agent: env.observe(agent) for agent in alive}},
+            {**departed.infos, **{agent: env.infos[agent] for agent in alive}},
             alive,
             rewards,
-            last_words.ended,
+            departed.ended,
         )
 
 
@@ -375,14 +375,12 @@ def _driver_of(env: Any) -> _Together | _InTurns:
         return _InTurns(env)
     if isinstance(env, ParallelEnv):
         return _Together(env)
-    built = "; pass an env, not what builds it" if callable(env) else ""
+    built = "; pass an env, not a function that builds it" if callable(env) else ""
     raise InvalidRequest(f"flatten_agents({env!r}): expected a PettingZoo AEC or parallel env{built}")
 
 
 def _names(env: Any) -> list[Any]:
     names = list(getattr(env, "possible_agents", ()))
     if not names:
-        raise InvalidRequest(
-            f"{env} does not say which agents it can have: flatten_agents needs a possible_agents that is not empty"
-        )
+        raise InvalidRequest(f"{env} has no possible_agents, which flatten_agents needs")
     return names

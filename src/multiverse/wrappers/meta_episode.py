@@ -1,10 +1,10 @@
-"""Several episodes of one task as one: what meta-RL learns from, a Bayes-adaptive MDP (BAMDP)."""
+"""Meta-episodes for meta-RL: several episodes of one task as one, a Bayes-adaptive MDP (BAMDP)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -44,7 +44,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
         missing = [hook for hook in HOOKS if not env.has_wrapper_attr(hook)]
         if missing:
             raise InvalidRequest(
-                f"{env} has no {', '.join(missing)}: tasks need these hooks, as those of envs.meta have"
+                f"{env} has no {', '.join(missing)}: a MetaEpisode needs these methods, as the envs in envs.meta have"
             )
         self.sample_tasks, self._set_task, self.get_task = (env.get_wrapper_attr(hook) for hook in HOOKS)
         self.oracle, self._flagged = bool(oracle), self.episodes_per_task > 1
@@ -60,10 +60,10 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
         self._success: list[bool | None] = []
 
     def _checked_parts(self, env: gymnasium.Env[Any, Any]) -> list[spaces.Box]:
-        seen = env.observation_space
-        if not isinstance(seen, spaces.Box) or len(seen.shape) != 1:
-            raise InvalidRequest(f"observations are {seen}: expected a flat Box, as FlattenObservation makes of others")
-        parts = [seen]
+        space = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise InvalidRequest(f"observation_space={space}: expected a flat Box; use FlattenObservation for others")
+        parts = [space]
         if self.oracle:
             parts.append(self._task_space(env))
         if self._flagged:
@@ -72,14 +72,13 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
     def _task_space(self, env: gymnasium.Env[Any, Any]) -> spaces.Box:
         if env.has_wrapper_attr("task_space"):
-            space: spaces.Box = env.get_wrapper_attr("task_space")
-            return space
+            return cast(spaces.Box, env.get_wrapper_attr("task_space"))
         env.reset()
         try:
             numbers = np.asarray(self.get_task(), np.float64)
         except (TypeError, ValueError):
             raise InvalidRequest(
-                f"oracle=True needs tasks of numbers, and they are {in_words(self.get_task())}: leave oracle out"
+                f"oracle=True needs tasks of numbers; the task is {in_words(self.get_task())}: leave oracle out"
             ) from None
         return spaces.Box(-np.inf, np.inf, (numbers.size,), np.float64)
 
@@ -102,36 +101,36 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
             observation, info = self.env.reset(options=options)
         self._returns, self._success = [0.0], [None]
         self._shown_task = [np.reshape(self.get_task(), -1)] if self.oracle else []
-        return self._seen(observation, False), info
+        return self._augmented(observation, False), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         if not self._returns:
             raise InvalidRequest("step() without a meta-episode: call reset() first")
         if isinstance(self.action_space, spaces.Box):
             share = np.clip(np.asarray(action, np.float32), -1.0, 1.0) * np.float32(0.5) + np.float32(0.5)
-            action = np.minimum(
-                self._low + share * (self._high - self._low), self._high
-            )  # rounding may exceed the bound
+            rescaled = self._low + share * (self._high - self._low)
+            action = np.minimum(rescaled, self._high)  # rounding may exceed the bound
         observation, reward, terminated, truncated, info = self.env.step(action)
         if math.isfinite(reward):  # other rewards are handled outside (`on_bad_value`)
             self._returns[-1] += float(reward)
         if "success" in info:
             self._success[-1] = bool(self._success[-1] or info["success"])
         if not (terminated or truncated):
-            return self._seen(observation, False), float(reward), False, False, info
-        seen = self._seen(observation, True)
+            return self._augmented(observation, False), float(reward), False, False, info
+        augmented = self._augmented(observation, True)
         if len(self._returns) < self.episodes_per_task:
             self._returns, self._success = [*self._returns, 0.0], [*self._success, None]
             self._set_task(self._task)
             self.env.reset()
-            return seen, float(reward), False, False, info
+            return augmented, float(reward), False, False, info
         info = {**info, "returns_per_episode": np.array(self._returns)}
         if None not in self._success:
             info["success_per_episode"] = np.array(self._success, np.bool_)
         self._returns = []
-        return seen, float(reward), terminated, truncated, info
+        return augmented, float(reward), terminated, truncated, info
 
-    def _seen(self, observation: Any, done: bool) -> Array:
+    def _augmented(self, observation: Any, done: bool) -> Array:
+        """Return the observation with the task and the done flag."""
         if len(self._parts) == 1:
             return np.asarray(observation)
         flag = [np.array([done])] if self._flagged else []
@@ -140,12 +139,12 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
 
     # -- saving --------------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """Return all that is needed to continue from here; the env must have `save_state`, too."""
+        """Return the state for `restore_state`; the env must have `save_state`, too."""
         own = {"task": self._task, "given": self._given, "returns": list(self._returns), "success": list(self._success)}
         return {"env": self.env.get_wrapper_attr("save_state")(), **own}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Restore what `save_state` returned."""
+        """Restore a state of `save_state`."""
         self.env.get_wrapper_attr("restore_state")(state["env"])
         self._task, self._given = state["task"], state["given"]
         self._shown_task = [np.reshape(self.get_task(), -1)] if self.oracle and self._task is not None else []
@@ -160,7 +159,7 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
     """
     counts = whole_number("num_train", num_train), whole_number("num_eval", num_eval)
     if counts[0] < 1 or counts[1] < 0:
-        raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: at least 1 and 0")
+        raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: expected at least 1 and 0")
     if isinstance(env, MetaEpisode):  # its reset would draw a task before these
         env = env.env
     checked_run_seed("seed", seed)
@@ -170,14 +169,14 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
     drawn, again = (_sampled(env, sum(counts), seed, asked) for _ in range(2))
     if not all(map(_same, drawn, again)):
         raise InvalidRequest(
-            f"{asked} gave other tasks for the same seed, {seed}, so that no run could be resumed or evaluated: draw "
-            "them from the env's own generator, self.np_random"
+            f"{asked} returned different tasks for the same seed, {seed}, so runs could not be resumed or evaluated: "
+            "draw them from the env's own generator, self.np_random"
         )
     train, held_out = drawn[: counts[0]], drawn[counts[0] :]
     common = [task for task in held_out if any(_same(task, other) for other in train)]
     if common:
         raise InvalidRequest(
-            f"{asked} gave {common[0]!r} as a train task and as an eval task: if it has not so many, ask for fewer"
+            f"{asked} returned {common[0]!r} as a train task and as an eval task: if there are too few, ask for fewer"
         )
     return train, held_out
 
@@ -188,10 +187,14 @@ def _sampled(env: gymnasium.Env[Any, Any], count: int, seed: int, asked: str) ->
         drawn = list(env.get_wrapper_attr("sample_tasks")(count))
     except MultiverseError:
         raise
-    except Exception as error:  # whatever the env does
-        raise InvalidRequest(f"{asked} failed: {in_a_line(error)}; if it has not so many, ask for fewer") from error
+    except Exception as error:  # the env may raise anything
+        raise InvalidRequest(
+            f"{asked} failed: {in_a_line(error)}; if there are too few tasks, ask for fewer"
+        ) from error
     if len(drawn) < count:
-        raise InvalidRequest(f"{asked} gave {len(drawn)}: ask for no more, train and eval tasks together")
+        raise InvalidRequest(
+            f"{asked} returned {len(drawn)} tasks: ask for at most as many train and eval tasks together"
+        )
     return drawn
 
 
@@ -214,7 +217,7 @@ def _joined(parts: list[spaces.Box]) -> spaces.Box:
 
 def _bounds(space: spaces.Box) -> tuple[Array, Array]:
     if not np.issubdtype(space.dtype, np.floating):
-        raise InvalidRequest(f"actions in [-1, 1] are rescaled to fractions, and {space} has whole numbers")
+        raise InvalidRequest(f"actions in [-1, 1] are rescaled to fractions, but {space} has whole numbers")
     if not space.is_bounded():
-        raise InvalidRequest(f"actions in [-1, 1] are rescaled to bounds on every side, and {space} has not")
+        raise InvalidRequest(f"actions in [-1, 1] are rescaled to the bounds of the space, but {space} is not bounded")
     return space.low, space.high

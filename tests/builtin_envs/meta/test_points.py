@@ -60,7 +60,7 @@ def test_where_a_sparse_episode_starts() -> None:
     assert (starts >= [-1.5, -0.5]).all() and (starts <= [1.5, 1.5]).all()
     assert np.allclose(starts.min(axis=0), [-1.5, -0.5], atol=0.01) and np.allclose(starts.max(axis=0), 1.5, atol=0.01)
     assert began(PointRobotSparse(start="origin"), [1.0, 0.0]).tolist() == [0.0, 0.0]
-    with pytest.raises(mv.errors.InvalidRequest, match="start='corner': 'uniform' or 'origin'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="start='corner': expected 'uniform' or 'origin'"):
         PointRobotSparse(start="corner")  # type: ignore[arg-type]
 
 

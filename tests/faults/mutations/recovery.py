@@ -43,7 +43,7 @@ GUARDS = (
     Guard(
         "envs-lost-undelivered-must-be-reset",
         ("G2",),
-        swap(", *self._results.untold", ""),
+        swap(", *self._results.unreported", ""),
         (f"{LEFT}::test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset[step]",),
     ),
     # -- G3: what fails again ------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_after_an_exception_in_a_worker_a_reset_is_asked_for() -> None:
     venv.reset()
     with pytest.raises(ZeroDivisionError):
         venv.step(ZEROS)
-    with pytest.raises(mv.errors.RequestPending, match=r"envs \[2\] have failed"):
+    with pytest.raises(mv.errors.RequestPending, match=r"envs \[2\] failed"):
         venv.step(ZEROS)
     venv.reset()
     venv.step(ZEROS)

@@ -54,17 +54,12 @@ def run(arguments: Sequence[str]) -> int:
     options = parse(CheckEnv, "check-env", DESCRIPTION, arguments)
     require_positive(steps=options.steps, timeout_s=options.timeout_s)
     kwargs = parsed_kwargs(options.env_kwargs)
-    from multiverse.env_checker.examine import CHECKS, examine
+    from multiverse.env_checker.examine import CHECKS, examine, source_of
+    from multiverse.env_checker.subject import Settings
 
     with Progress(len(CHECKS)) as progress:
-        report = examine(
-            options.env,
-            env_kwargs=kwargs,
-            seed=options.seed,
-            steps=options.steps,
-            timeout_s=options.timeout_s,
-            progress=lambda name: progress.next(f"checking: {name}"),
-        )
+        settings = Settings(seed=options.seed, steps=options.steps, timeout_s=options.timeout_s)
+        report = examine(source_of(options.env, kwargs), settings, lambda name: progress.next(f"checking: {name}"))
     if options.json:
         findings, checks = ([asdict(one) for one in part] for part in (report.findings, report.checks))
         counts = {"ok": report.ok, "errors": len(report.errors), "warnings": len(report.warnings)}

@@ -12,7 +12,7 @@ from multiverse.envs.arguments import render_mode_of
 from multiverse.envs.box_jump.rendering import Renderer
 from multiverse.envs.box_jump.setup import PHYSICS_STEPS_PER_S, Setup
 from multiverse.envs.box_jump.world import Floats, Views, World, shown_best, step_rewards
-from multiverse.envs.pettingzoo_classes import ParallelEnv, Team
+from multiverse.envs.teams import ParallelEnv, Team
 
 Step = tuple[dict[str, Floats], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]
 
@@ -26,33 +26,33 @@ METADATA: dict[str, Any] = {
 
 
 class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
-    """A team of boxes that walk and jump is to get as high as it can, which takes a tower.
+    """A team of boxes walks, jumps and builds a tower to get as high as possible.
 
-    **Actions**: 0 nothing, 1 left, 2 right, 3 jump. A box is pushed sideways while it is slower than 2, and jumps if
-    its speed up or down was below 0.5 in each of the last 10 physics steps: then it is *stable*.
+    **Actions**: 0 nothing, 1 left, 2 right, 3 jump. A box is pushed sideways while it is slower than 2. It jumps if it
+    is *stable*: its vertical speed was below 0.5 in each of the last 10 physics steps.
 
     **Observations** (float32): x from -1 to 1, height (boxes above the floor; -1: fallen), vx, vy, quarter turns from
     -0.5 to 0.5, angular speed, distance to the next box left, right, above and below (1: none; below: the floor),
-    whether it can jump; then, if asked for, the best height so far (`include_highest`), the time from 0 to 1
+    whether it can jump; then the optional parts: the best height so far (`include_highest`), the time from 0 to 1
     (`include_time`), one-hot of the box (`agent_one_hot`), number of boxes (`include_num_boxes`).
 
     **Rewards** by `reward_mode`, T being `max_timestep` and N the boxes:
 
-    - `highest`: what was gained of the best height, ÷ N, for everybody: a team's return is the height gained;
+    - `highest`: increase of the best height, ÷ N, for all boxes: the team's return is the height gained;
     - `highest_stable`: the same for the best height of a stable box;
     - `height_sq`, `stable_sum`: each box's own height², ÷ NT; the latter times 50, and only while it is stable;
-    - `dense_height`, `dense_height_sq`: 50 times the highest box's height, or 10 times its square, ÷ NT, for everybody;
+    - `dense_height`, `dense_height_sq`: 50 times the highest box's height, or 10 times its square, ÷ NT, for all boxes;
     - `dense_height_stable`, `dense_height_stable_sq`: the same for the highest stable box.
 
-    A box below the floor pays `penalty_fall` ÷ T in every step instead. Heights are those before the physics step.
+    A box below the floor gets -`penalty_fall` ÷ T in every step instead. Heights are those before the physics step.
 
-    **Episodes** have `max_timestep` + 1 steps, of which the last one's reward is 0, and are truncated then; with
-    `termination_on_fall` they end when a box leaves the world to the left or right, which costs it
+    **Episodes** are truncated after `max_timestep` + 1 steps, of which the last has reward 0. With
+    `termination_on_fall` they end when a box leaves the world to the left or right, and its reward is
     `penalty_fall_termination`.
 
     Other arguments: `world_width`, `gravity`, `friction`, `angular_damping`, `fixed_rotation` (boxes never tip over);
-    `spacing` and `random_spacing` of the row in which they begin; `physics_steps_per_action` and
-    `physics_timestep_multiplier` (forces are divided by it); `render_mode` None, "human" or "rgb_array".
+    `spacing` and `random_spacing` of the initial row; `physics_steps_per_action` and `physics_timestep_multiplier`
+    (forces are divided by it); `render_mode` None, "human" or "rgb_array".
 
     All randomness comes from the env's own generator: `reset(seed=...)` makes an episode repeatable.
     """
@@ -118,7 +118,7 @@ class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Floats], dict[str, dict[str, Any]]]:
-        """Begins an episode. `options` is there for the API and not looked at."""
+        """Begin an episode. `options` has no effect."""
         self.agents = self.possible_agents.copy()
         self.timestep = 0
         self.world.reset(self._seeded(seed))
@@ -126,9 +126,9 @@ class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
         return self._observations(self.agents), {agent: {} for agent in self.agents}
 
     def step(self, actions: Mapping[str, Any]) -> Step:
-        """One action for each box; after the end of an episode there are no agents, and nothing happens."""
+        """Step with one action for each box. After the end of an episode there are none, and a step has no effect."""
         if self._rng is None:
-            raise InvalidRequest("step() before the first reset(): there is no world yet")
+            raise InvalidRequest("step() before the first reset(): call reset() first")
         agents, checked = self.agents, self._all_checked(actions)
         if not agents:
             return {}, {}, {}, {}, {}
@@ -148,12 +148,12 @@ class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
         )
 
     def state(self) -> Floats:
-        """What there is to know about all boxes, in one array: for critics that see the whole team."""
+        """Return the observations of all boxes in one array, for central critics."""
         return self._views.state(self._views.observations(self.world, self.timestep))
 
     @property
     def tallest_tower(self) -> float:
-        """The best height so far of a box that was stable, as it is on a tower that stood for 10 physics steps."""
+        """Best height so far of a stable box, such as one on a tower that stood for 10 physics steps."""
         return self.world.best_stable
 
     def _new_renderer(self) -> Renderer:
@@ -163,13 +163,13 @@ class BoxJump(Team, ParallelEnv):  # type: ignore[misc, unused-ignore]
         return self.world, self.timestep
 
     def _act(self, actions: list[int]) -> tuple[list[float], bool]:
-        """The physics steps of one action: what each box is paid, and whether one has fallen out of the world."""
+        """Take the physics steps of one action; return each box's reward, and whether a box has left the world."""
         total = [0.0] * len(actions)
         for _ in range(self.setup.physics_steps_per_action):
             before = shown_best(self.world)
             self.world.push(actions)
             rewards = step_rewards(self.world, shown_best(self.world) - before)
-            total = [one + other for one, other in zip(total, rewards)]
+            total = [a + b for a, b in zip(total, rewards)]
             fallen = self.setup.termination_on_fall and any(self.world.outside())
             self.world.advance()
             self._show()

@@ -1,7 +1,4 @@
-"""A BoxJump world as a picture.
-
-Everything is drawn twice as large and then scaled down, which smooths edges that are turned.
-"""
+"""Pictures of BoxJump worlds, drawn at twice the size and scaled down, which smooths rotated edges."""
 
 from __future__ import annotations
 
@@ -11,20 +8,20 @@ from typing import Any
 
 from multiverse.envs.box_jump.setup import FLOOR, Setup
 from multiverse.envs.box_jump.world import ANGLE, VY, World, X, Y
-from multiverse.envs.pictures import Pictures
+from multiverse.envs.teams import Pictures
 
 Color = tuple[int, int, int]
 
 SCALE, FINER = 32, 2
-"""Pixels of one box in the picture; how much finer it is drawn."""
+"""Pixels of one box in the picture; factor by which it is drawn larger."""
 LEAST_HEIGHT, ABOVE_TOWER, GROUND = 8, 2, 2
-"""Boxes that the picture is high at least; room above a tower of all boxes, and below the floor."""
+"""In boxes: least height of the picture, space above a tower of all boxes, and space below the floor."""
 SKY_TOP, SKY_BOTTOM = (196, 220, 242), (244, 248, 250)
 EARTH, GRASS, LINES, BEST, INK = (94, 84, 78), (110, 158, 92), (178, 198, 214), (214, 72, 60), (46, 50, 58)
 
 
 class Renderer(Pictures):
-    """Draws worlds of one setup, into images or a window."""
+    """Draws worlds of one setup."""
 
     def __init__(self, setup: Setup) -> None:
         boxes_high = max(LEAST_HEIGHT, setup.num_boxes + ABOVE_TOWER)
@@ -50,7 +47,7 @@ class Renderer(Pictures):
         self._pygame.transform.smoothscale(self._fine, self._surface.get_size(), self._surface)
 
     def _draw_background(self) -> Any:
-        """Sky, a line for every box of height, and the floor."""
+        """Draw the sky, a line for every box of height, and the floor."""
         surface = self._fine.copy()
         width, floor = surface.get_width(), self._at(0, FLOOR)[1]
         for y in range(floor):
@@ -63,14 +60,14 @@ class Renderer(Pictures):
         return surface
 
     def _draw_best(self, world: World) -> None:
-        """A dashed line where the upper side of the highest box has been."""
+        """Draw a dashed line at the best height so far."""
         y = self._at(0, FLOOR - 1 - world.best)[1]
         dash = self._unit // 3
         for x in range(0, self._fine.get_width(), 2 * dash):
             self._fine.fill(BEST, (x, y - FINER, dash, 2 * FINER))
 
     def _draw_box(self, index: int, row: tuple[float, ...], stable: bool) -> None:
-        """A box with eyes, which look to where it goes; its rim is dark while it can jump."""
+        """Draw a box with eyes that look where it moves; its rim is dark while it can jump."""
         color, pygame = self._colors[index], self._pygame
         pygame.draw.polygon(self._fine, INK if stable else _shade(color, 0.6), self._square(row, 0.5))
         pygame.draw.polygon(self._fine, color, self._square(row, 0.44))
@@ -85,7 +82,7 @@ class Renderer(Pictures):
         return [self._inside(row, x, y) for x, y in ((-half, -half), (half, -half), (half, half), (-half, half))]
 
     def _inside(self, row: tuple[float, ...], right: float, down: float) -> tuple[int, int]:
-        """The pixel of a point of a box, as its angle turns it."""
+        """Return the pixel of a point of a rotated box."""
         cos, sin = math.cos(row[ANGLE]), math.sin(row[ANGLE])
         return self._at(row[X] + right * cos - down * sin, row[Y] + right * sin + down * cos)
 

@@ -1,11 +1,11 @@
-"""The settings of a BoxJump world, checked when they are made, as one frozen `Setup`.
+"""Settings of a BoxJump world, as one frozen `Setup` that validates them.
 
-Lengths are in boxes, times in seconds; x grows to the right and y downwards, as Box2D is used here."""
+Lengths are in boxes, times in seconds; x grows to the right and y downwards."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.envs.arguments import at_least, between, flag
@@ -54,7 +54,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         if at_least("num_boxes", self.num_boxes, 1) > MOST_BOXES:
-            raise InvalidRequest(f"num_boxes={self.num_boxes}: from 1 to {MOST_BOXES}")
+            raise InvalidRequest(f"num_boxes={self.num_boxes}: expected 1 to {MOST_BOXES}")
         for name in ("max_timestep", "physics_steps_per_action"):
             at_least(name, getattr(self, name), 1)
         for name in ("world_width", "spacing", "physics_timestep_multiplier"):
@@ -63,18 +63,19 @@ class Setup:
         for name in ("gravity", "friction", "random_spacing", "angular_damping", "penalty_fall"):
             between(name, getattr(self, name), 0.0)
         between("penalty_fall_termination", self.penalty_fall_termination, -math.inf)
-        for name in _FLAGS:
-            flag(name, getattr(self, name))
+        for field in fields(self):
+            if field.type == "bool":
+                flag(field.name, getattr(self, field.name))
         if self.reward_mode not in REWARD_MODES:
-            raise InvalidRequest(f"reward_mode={self.reward_mode!r}: there are {', '.join(REWARD_MODES)}")
-        self._refuse_a_row_that_does_not_fit()
+            raise InvalidRequest(f"reward_mode={self.reward_mode!r}: expected one of {', '.join(REWARD_MODES)}")
+        self._check_width()
 
-    def _refuse_a_row_that_does_not_fit(self) -> None:
+    def _check_width(self) -> None:
         row = (self.num_boxes - 1) * self.spacing + 2 * self.random_spacing + 1
         if row > self.world_width:
             raise InvalidRequest(
                 f"{self.num_boxes} boxes with spacing={self.spacing:g} and random_spacing={self.random_spacing:g} need "
-                f"{row:g}, and world_width={self.world_width:g}: make it wider, or the spacing smaller"
+                f"{row:g}, but world_width={self.world_width:g}: make the world wider or the spacing smaller"
             )
 
     @property
@@ -86,8 +87,3 @@ class Setup:
     def action_s(self) -> float:
         """Duration of one action."""
         return self.timestep_s * self.physics_steps_per_action
-
-
-_FLAGS = (
-    "fixed_rotation", "termination_on_fall", "agent_one_hot", "include_highest", "include_time", "include_num_boxes",
-)  # fmt: skip

@@ -1,6 +1,6 @@
-"""Game Boy games as envs: any cartridge that you own, with a YAML file that says what its RAM means; and our own.
+"""Game Boy games as envs: any cartridge that you own, with a YAML file that describes its RAM, and a built-in game.
 
-`GameBoyEnv` takes a cartridge, `make_quest` makes Lantern Vale, the built-in game (`multiverse/Quest-v0`).
+`GameBoyEnv` takes a cartridge; `make_quest` makes Lantern Vale, the built-in game (`multiverse/Quest-v0`).
 """
 
 from pathlib import Path
@@ -14,11 +14,11 @@ QUEST = Path(__file__).parent / "quest"
 
 
 def make_quest(*, curriculum: bool = False, **arguments: Any) -> GameBoyEnv:
-    """Lantern Vale, by its own game file; `arguments` are those of `GameBoyEnv`.
+    """Make Lantern Vale, with its own game file; `arguments` are those of `GameBoyEnv`.
 
-    A step is eight frames, the last without a button, so that A is pressed anew at every step. With `curriculum`
-    a quarter of the episodes begin at power-on, the others at a point of the way through the quest, drawn: to train
-    with, for a quest is long; not to be evaluated with.
+    A step is eight frames, the last without buttons, so that A can be pressed again in every step. With `curriculum` a
+    quarter of the episodes begin at power-on, the others at a random point of the quest. Use it for training, since the
+    quest is long, but not for evaluation.
     """
     env = GameBoyEnv(QUEST / "quest.gb", QUEST / "game.yaml", **{"hold_frames": 7, "release_frames": 1, **arguments})
     if curriculum:

@@ -1,4 +1,4 @@
-"""One Game Boy: PyBoy without window, sound or speed limit. The cartridge is read once, and no file is written."""
+"""A Game Boy: PyBoy without window, sound or speed limit. The cartridge is read once, and no file is written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITH_CLOCK = (0x0F, 0x10)
 
 
 def read_cartridge(path: Path | str) -> bytes:
-    """Return the image of a cartridge; refuse a file that is none, or is truncated."""
+    """Return the image of a cartridge; refuse other files and truncated ones."""
     try:
         image = read_named(path, LARGEST)
     except OSError as error:
@@ -35,19 +35,19 @@ def read_cartridge(path: Path | str) -> bytes:
     checksum = -sum(byte + 1 for byte in image[TITLE:CHECKSUM]) & 0xFF
     if len(image) < HEADER_END or image[CHECKSUM] != checksum:
         raise InvalidRequest(
-            f"rom={str(path)!r} is no Game Boy cartridge: it has no header with a valid checksum at 0x134; "
+            f"rom={str(path)!r} is not a Game Boy cartridge: it has no header with a valid checksum at 0x134; "
             "expected an unpacked .gb or .gbc file"
         )
     expected = SMALLEST << image[SIZE] if image[SIZE] <= 8 else len(image)
     if len(image) < expected:
         raise InvalidRequest(
-            f"rom={str(path)!r} is truncated: it has {len(image):,} bytes, and its header says {expected:,}"
+            f"rom={str(path)!r} is truncated: it has {len(image):,} of the {expected:,} bytes in its header"
         )
     return image
 
 
 class Emulator:
-    """A Game Boy with a cartridge, which is switched on but not yet run."""
+    """A Game Boy with a cartridge, switched on but not yet run."""
 
     def __init__(self, image: bytes, name: str) -> None:
         """`name`: name of the cartridge for errors."""
@@ -58,11 +58,13 @@ class Emulator:
             raise InvalidRequest(f"rom={name!r} cannot be played: {type(error).__name__}: {error}") from error
         self._pyboy.set_emulation_speed(0)
         if image[KIND] in WITH_CLOCK:
-            self._pyboy.rtc_lock_experimental(True)  # a cartridge's clock shows the time of day, which no seed sets
+            self._pyboy.rtc_lock_experimental(
+                True
+            )  # the clock of a cartridge has the time of day, which does not depend on the seed
         self.in_colour = bool(image[COLOUR] & 0x80)
         self.memory: Any = self._pyboy.memory  # [address]
         self.screen: Array = self._pyboy.screen.ndarray  # [height, width, red green blue alpha], as last rendered
-        self.run = self._pyboy.tick  # (frames, render): only the last of them is rendered; releases the GIL
+        self.run = self._pyboy.tick  # (frames, render): only the last frame is rendered; releases the GIL
 
     def press(self, buttons: Iterable[str]) -> None:
         for button in buttons:
@@ -83,5 +85,5 @@ class Emulator:
         self._pyboy.load_state(io.BytesIO(state))
 
     def close(self) -> None:
-        """Switch off; a second call does nothing."""
+        """Switch off. Closing again has no effect."""
         self._pyboy.stop(save=False)

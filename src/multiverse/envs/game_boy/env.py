@@ -25,14 +25,14 @@ DOWNSCALES = (1, 2, 4, 8)
 
 
 class GameBoyEnv(gymnasium.Env[Any, np.int64]):
-    """A game in its own emulator, which is played by pressing buttons for several frames.
+    """A game in its own emulator; a step presses buttons for several frames.
 
     Args:
         rom: the image of a cartridge, a .gb or .gbc file. No other file beside it is read or written.
-        game: a YAML file with addresses in the game's RAM, rewards, and how an episode begins and ends
-            (docs/game_boy.md). Without one every step earns 0, and only `episode_length` ends an episode.
-        observation: `"screen"`: the last `stack` screens, grey and smaller, [stack, height, width] bytes; `"ram"`: the
-            game file's numbers as a vector of features from 0 to 1; `"both"`: a Dict of these two.
+        game: a YAML file with addresses in the game's RAM, rewards, starts and ends of episodes (docs/game_boy.md).
+            Without one every reward is 0, and only `episode_length` ends an episode.
+        observation: `"screen"`: the last `stack` screens, grey and reduced, [stack, height, width] bytes; `"ram"`: the
+            numbers of the game file as a vector of features from 0 to 1; `"both"`: a Dict of these two.
         episode_length: steps after which an episode is truncated.
         hold_frames, release_frames: numbers of frames for which a step presses its buttons and then releases them. With
             `release_frames=0` they stay pressed until a step with other buttons. Only the last frame of a step is
@@ -40,8 +40,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         downscale: factor by which the screen of 144 × 160 is reduced in both directions: 1, 2, 4 or 8.
         stack: number of screens in an observation.
         starts: where episodes begin: names of the game file's `starts`, files that `save_start` wrote, or `"power_on"`.
-            Each episode draws one of them, so that one named twice is twice as likely; `reset(options={"start": name})`
-            chooses.
+            Each episode draws one of them; one that appears twice is twice as likely. `reset(options={"start": name})`
+            chooses one.
         penalties: whether rules with a negative `reward` or `each` apply. Without them a return measures only progress.
     """
 
@@ -69,18 +69,18 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             ("stack", stack, 1),
         ]:
             if not isinstance(value, int) or value < least:
-                raise InvalidRequest(f"{name}={value!r}: a whole number, at least {least}")
+                raise InvalidRequest(f"{name}={value!r}: expected a whole number of at least {least}")
         for name, chosen, choices in [
             ("observation", observation, get_args(Observed)),
             ("downscale", downscale, DOWNSCALES),
             ("render_mode", render_mode, (None, *self.metadata["render_modes"])),
         ]:
             if chosen not in choices:
-                raise InvalidRequest(f"{name}={chosen!r}: one of {', '.join(map(str, choices))}")
+                raise InvalidRequest(f"{name}={chosen!r}: expected one of {', '.join(map(str, choices))}")
         self._game = Game() if game is None else read_game(game)
         self._ram = Ram(self._game.ram)
         if observation != "screen" and not self._ram.num_features:
-            raise InvalidRequest(f"observation={observation!r}: the game file {game} has nothing to observe in `ram`")
+            raise InvalidRequest(f"observation={observation!r}: the game file {game} has no features in `ram`")
         self.episode_length, self.render_mode = episode_length, render_mode
         self._hold_frames, self._release_frames = hold_frames, release_frames
         self._downscale, self._observation = downscale, observation
@@ -102,13 +102,15 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self._prefix = _without_draws(self._game.start)
         self.starts = [self._known_start(name) for name in starts]
         if not self.starts:
-            raise InvalidRequest(f"starts={starts!r}: at least one")
+            raise InvalidRequest(f"starts={starts!r}: expected at least one")
 
     # -- episodes ------------------------------------------------------------------------------------------------
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         if unknown := set(options or ()) - {"start"}:
-            raise InvalidRequest(f"options: {', '.join(map(str, sorted(unknown)))} is not known; there is 'start'")
+            raise InvalidRequest(
+                f"options: {', '.join(map(str, sorted(unknown)))} is not known; the only option is 'start'"
+            )
         chosen = (options or {}).get("start")
         if chosen is None:
             chosen = self.starts[int(self.np_random.integers(len(self.starts)))]
@@ -130,7 +132,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             emulator.load(self._points[start])
             emulator.release()
             return
-        if (ready := self._points.get("")) is None:  # the same in every episode: played once
+        if (ready := self._points.get("")) is None:  # equal in every episode, hence played once
             emulator.load(self._points[POWER_ON])
             self._play(self._game.start[: self._prefix])
             ready = self._points[""] = emulator.save()
@@ -146,9 +148,9 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._steps < 0:
-            raise InvalidRequest("step() without an episode: reset() first")
+            raise InvalidRequest("step() without an episode: call reset() first")
         if not 0 <= action < len(self._game.actions):
-            raise InvalidRequest(f"action={action!r}: from 0 to {len(self._game.actions) - 1}")
+            raise InvalidRequest(f"action={action!r}: expected 0 to {len(self._game.actions) - 1}")
         emulator, buttons = self._emulator, self._game.actions[action]
         if buttons != self._held:
             emulator.release(self._held)
@@ -185,7 +187,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         grey = screen[:, :, 0]
         if self._emulator.in_colour:
             grey = (screen[:, :, 0].astype(np.uint16) + 2 * screen[:, :, 1].astype(np.uint16) + screen[:, :, 2]) >> 2
-        while factor > 1:  # at most 64 × 255: that fits
+        while factor > 1:  # at most 64 × 255, which fits
             grey = np.add(grey[0::2], grey[1::2], dtype=np.uint16)
             grey = grey[:, 0::2] + grey[:, 1::2]
             factor //= 2
@@ -203,8 +205,8 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
 
     # -- saved states --------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """Return all that `restore_state` needs to continue from here."""
-        under_way = self._steps >= 0
+        """Return the state for `restore_state`."""
+        in_episode = self._steps >= 0
         return {
             "emulator": np.frombuffer(self._emulator.save(), np.uint8),
             "random": self.np_random.bit_generator.state,
@@ -212,7 +214,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
             "held": list(self._held),
             "advice": {"starts": list(self.starts), "rewards": dict(self._rewards.scales)},
             "screens": self._screens.copy() if self._observation != "ram" else np.zeros(0, np.uint8),
-            "rewards": self._rewards.state() if under_way else {},
+            "rewards": self._rewards.state() if in_episode else {},
         }
 
     def restore_state(self, state: Mapping[str, Any]) -> None:
@@ -231,7 +233,7 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         return {"starts": starts, "rewards": self._rewards.names, "now": self._info(self._read())}
 
     def advise(self, starts: Sequence[str] | None = None, rewards: Mapping[str, float] | None = None) -> None:
-        """Set, until the next call, where episodes begin, and factors for the rewards of rules."""
+        """Set the starts of episodes, and factors for the rewards of rules, until the next call."""
         if starts is not None:
             self.starts = [self._known_start(name) for name in starts] or [POWER_ON]
         if rewards is not None:
@@ -247,18 +249,18 @@ class GameBoyEnv(gymnasium.Env[Any, np.int64]):
         self.starts.append(name)
 
     def _known_start(self, name: str) -> str:
-        """Read a start if that was not done before, and keep the state of the game."""
+        """Read and store the state of a start that is not known yet; returns its name."""
         if name not in self._points:
             path, now = self._game.starts.get(name, Path(name)), self._emulator.save()
             try:
                 state = read_named(path, LARGEST_STATE)
                 self._emulator.load(state)
             except OSError as error:
-                there = ", ".join([POWER_ON, *self._game.starts])
-                wrong = f"start {name!r}: {path}: {error.strerror or error}; there are {there}, and files of save_start"
-                raise InvalidRequest(wrong) from error
-            except Exception as error:  # whatever PyBoy makes of a file that is none of its own
-                raise InvalidRequest(f"start {name!r}: {path} is no state of this game: {error}") from error
+                known = ", ".join([POWER_ON, *self._game.starts])
+                problem = f"start {name!r}: {path}: {error.strerror or error}"
+                raise InvalidRequest(f"{problem}; expected one of {known}, or a file of save_start") from error
+            except Exception as error:  # PyBoy may raise anything for other files
+                raise InvalidRequest(f"start {name!r}: {path} is not a state of this game: {error}") from error
             finally:
                 self._emulator.load(now)
             self._points[name] = state

@@ -1,4 +1,4 @@
-"""The YAML file of a game: addresses in RAM, rewards, and how an episode begins and ends.
+"""The YAML file of a game: addresses in RAM, rewards, and starts and ends of episodes.
 
 docs/game_boy.md describes every key.
 """
@@ -40,7 +40,7 @@ class RamField:
     max: int = 255  # its feature is value / max, at most 1
     values: int = 0  # above 0: its feature is a one-hot vector of this length
     feature: bool = True  # whether it is observed
-    origin: str = ""  # a field: the feature is the distance from it, 0.5 for none, 0 and 1 from `max` on
+    origin: str = ""  # a field: the feature is the distance from it, 0.5 for 0, and 0 or 1 from `max` on
 
     @property
     def size(self) -> int:
@@ -65,12 +65,12 @@ class Condition:
     value: int
 
     def holds(self, values: Values) -> bool:
-        found = values[self.of]
+        value = values[self.of]
         if self.test == "equals":
-            return found == self.value
+            return value == self.value
         if self.test == "not_equals":
-            return found != self.value
-        return found >= self.value if self.test == "at_least" else found <= self.value  # type: ignore[operator]
+            return value != self.value
+        return value >= self.value if self.test == "at_least" else value <= self.value  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RewardRule:
     reward: float = 0.0
     each: float | None = None
     once: bool = False  # per episode
-    to: tuple[str, ...] = ()  # for `nearer`: the numbers that `of` approaches, in the same order, …
+    to: tuple[str, ...] = ()  # for `nearer`: the numbers that `of` approaches, in the same order …
     within: tuple[str, ...] = ()  # … in steps in which those and these do not change
 
 
@@ -110,7 +110,7 @@ class Game:
 
 
 def read_game(path: Path | str) -> Game:
-    """Return the content of a game file; raise `InvalidConfig` with the key that is wrong."""
+    """Return the content of a game file; raise `InvalidConfig` with the invalid key."""
     where, top = Path(path), _read(Path(path))
     addresses = top.take("addresses", None)
     known = {} if addresses is None else _addresses(where.parent / _text(top.place("addresses"), addresses))
@@ -135,22 +135,22 @@ def read_game(path: Path | str) -> Game:
 
 def _read(path: Path) -> _Section:
     try:
-        found = yaml.safe_load(read_named(path, LARGEST_BYTES).decode())
+        content = yaml.safe_load(read_named(path, LARGEST_BYTES).decode())
     except OSError as error:
         raise InvalidConfig(str(path), error.strerror or str(error), "Expected a YAML file") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidConfig(str(path), "it is no YAML: " + " ".join(str(error).split())) from error
+        raise InvalidConfig(str(path), "it is not valid YAML: " + " ".join(str(error).split())) from error
     except RecursionError:
-        raise InvalidConfig(str(path), "it is nested too deep", "Game files need few levels") from None
-    return _Section(str(path), {} if found is None else found)
+        raise InvalidConfig(str(path), "it is nested too deeply", "Game files need few levels") from None
+    return _Section(str(path), {} if content is None else content)
 
 
 def _addresses(path: Path) -> dict[str, int]:
     """Return the addresses in another file: `ram: {name: address}`."""
     top = _read(path)
-    found = {name: _number(place, one, 0, 0xFFFF) for name, (place, one) in top.named("ram").items()}
+    by_name = {name: _number(place, value, 0, 0xFFFF) for name, (place, value) in top.named("ram").items()}
     top.end()
-    return found
+    return by_name
 
 
 # -- parts -------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> Ra
     if bit is not None:
         bit = _number(section.place("bit"), bit, 0, 7)
         if size * count > 1:
-            raise InvalidConfig(section.place("bit"), "a bit is of one byte: leave bytes and count out")
+            raise InvalidConfig(section.place("bit"), "a bit belongs to one byte: leave bytes and count out")
     highest = 1 if bit is not None else 256**size - 1
     most = section.number("max", highest, least=1, most=256**size - 1)
     values, feature = section.number("values", 0, least=2, most=256), section.take("feature", True)
@@ -170,7 +170,9 @@ def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> Ra
     origin = section.take("from", "")
     section.end()
     if origin and (values or bit is not None):
-        raise InvalidConfig(section.place("from"), "what has values, or is a bit, lies nowhere: leave one of them out")
+        raise InvalidConfig(
+            section.place("from"), "a field with `values` or `bit` has no distance: leave one of them out"
+        )
     if address + size * count > 0x10000:
         raise InvalidConfig(section.where, f"it ends at {address + size * count:#x}, beyond the last address, 0xFFFF")
     return RamField(name, address, size, count, bit, most, values, feature, str(origin))
@@ -184,7 +186,7 @@ def _seed_field(top: _Section, names: Mapping[str, RamField]) -> RamField | None
 def _start_step(section: _Section) -> StartStep:
     wait, press = section.take(WAIT, None), section.take("press", None)
     if (wait is None) == (press is None):
-        raise InvalidConfig(section.where, "expected `wait: frames` or `press: buttons`, and of these exactly one")
+        raise InvalidConfig(section.where, "expected exactly one of `wait: frames` and `press: buttons`")
     key = WAIT if press is None else "frames"
     frames = section.take("frames", 4) if press is not None else wait
     buttons = () if press is None else _buttons(section.place("press"), press)
@@ -207,23 +209,21 @@ def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule
     if not isinstance(once, bool):
         raise InvalidConfig(section.place("once"), f"expected true or false, found {in_words(once)}")
     if (reward is None) == (each is None):
-        raise InvalidConfig(section.where, "expected `reward` or, for each unit of a change, `each`; exactly one")
+        raise InvalidConfig(section.where, "expected exactly one of `reward` and, per unit of a change, `each`")
     if event is not None and test is not None:
-        raise InvalidConfig(section.where, f"`when: {event}` and `{test[0]}` are two rules: write both")
+        raise InvalidConfig(section.where, f"`when: {event}` and `{test[0]}` belong into two rules")
     if bool(of) != (event is not None or test is not None):
-        what = "says what of it earns a reward" if of else "needs `of`, the name of something in ram"
-        lacks = f"`when: {'|'.join(EVENTS)}` or {', '.join(TESTS)}"
-        raise InvalidConfig(section.where, f"{lacks} {what}")
+        conditions = f"`when: {'|'.join(EVENTS)}` or {', '.join(TESTS)}"
+        problem = f"`of` needs {conditions}" if of else f"{conditions} needs `of`, a name in ram"
+        raise InvalidConfig(section.where, problem)
     if len(of) > 1 and event not in ("new", "changed", "nearer"):
-        raise InvalidConfig(section.place("of"), "several names together can only be new, changed or nearer")
+        raise InvalidConfig(section.place("of"), "several names can only be used with `when: new`, changed or nearer")
     if each is not None and event not in ("increased", "decreased", "nearer"):
-        raise InvalidConfig(
-            section.place("each"), "only what has increased, decreased or come nearer has units of that"
-        )
+        raise InvalidConfig(section.place("each"), "only for `when: increased`, decreased or nearer")
     if event == "nearer" and (each is None or len(to) != len(of)):
-        raise InvalidConfig(section.where, "`when: nearer` takes `to`, as many names as `of`, and `each`")
+        raise InvalidConfig(section.where, "`when: nearer` needs `each`, and `to` with as many names as `of`")
     if event != "nearer" and to + within:
-        raise InvalidConfig(section.where, "`to` and `within` are for `when: nearer`")
+        raise InvalidConfig(section.where, "`to` and `within` are only for `when: nearer`")
     amount = _amount(section.place("reward" if each is None else "each"), reward if each is None else each)
     condition = None if test is None else Condition(of[0], *test)
     return RewardRule(of, event, condition, amount, None if each is None else amount, once, to, within)
@@ -241,7 +241,9 @@ def _condition(section: _Section, names: Mapping[str, RamField]) -> Condition:
 def _test(section: _Section) -> tuple[str, int] | None:
     given = [(test, value) for test in TESTS if (value := section.take(test, None)) is not None]
     if len(given) > 1:
-        raise InvalidConfig(section.where, f"{given[0][0]} and {given[1][0]} are two conditions: expected one")
+        raise InvalidConfig(
+            section.where, f"{given[0][0]} and {given[1][0]} cannot be used together: expected one condition"
+        )
     return None if not given else (given[0][0], _number(section.place(given[0][0]), given[0][1], 0, 2**32))
 
 
@@ -249,7 +251,7 @@ def _name(place: str, name: Any, names: Mapping[str, RamField]) -> str:
     if name not in names:
         raise InvalidConfig(place, f"there is no {in_words(name)} in ram", did_you_mean(str(name), list(names)))
     if names[name].count > 1:
-        raise InvalidConfig(place, f"{name} is {names[name].count} numbers: expected the name of one")
+        raise InvalidConfig(place, f"{name} has {names[name].count} numbers: expected the name of a single number")
     return str(name)
 
 
@@ -259,7 +261,7 @@ def _buttons(place: str, text: Any) -> tuple[str, ...]:
     pressed = tuple(str(text).split("+"))
     for button in pressed:
         if button not in BUTTONS:
-            hint = f"There are {WAIT}, {', '.join(BUTTONS)}, and several at once: up+a"
+            hint = f"Expected {WAIT}, {', '.join(BUTTONS)}, or several with +: up+a"
             raise InvalidConfig(place, f"there is no button {in_words(button)}", hint)
     return pressed
 
@@ -283,7 +285,7 @@ def _text(place: str, value: Any) -> str:
 
 
 class _Section:
-    """A mapping in the file whose keys are taken one by one; a key that is left at the end is an error."""
+    """A mapping in the file whose keys are taken one by one; keys that are left at the end are errors."""
 
     def __init__(self, where: str, mapping: Any) -> None:
         if not isinstance(mapping, dict):
@@ -297,10 +299,10 @@ class _Section:
 
     def take(self, key: str, default: Any = _MISSING) -> Any:
         self._known.append(key)
-        found = self._left.pop(key, default)
-        if found is _MISSING:
+        value = self._left.pop(key, default)
+        if value is _MISSING:
             raise InvalidConfig(self.where, f"{key} is missing")
-        return found
+        return value
 
     def number(self, key: str, default: Any = _MISSING, *, least: int = 0, most: int) -> int:
         given = key in self._left
@@ -309,21 +311,21 @@ class _Section:
 
     def take_list(self, key: str) -> list[Any]:
         """Return a list; a single value is a list of one."""
-        found = self.take(key, [])
-        return found if isinstance(found, list) else [found]
+        value = self.take(key, [])
+        return value if isinstance(value, list) else [value]
 
     def list_of_sections(self, key: str) -> list[_Section]:
         return [_Section(f"{self.place(key)}[{i}]", one) for i, one in enumerate(self.take_list(key))]
 
     def named(self, key: str) -> dict[str, tuple[str, Any]]:
         """Return name → (place, value)."""
-        found = self.take(key, {})
-        if not isinstance(found, dict):
-            raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {in_words(found)}")
-        return {str(name): (f"{self.place(key)}.{name}", one) for name, one in found.items()}
+        values = self.take(key, {})
+        if not isinstance(values, dict):
+            raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {in_words(values)}")
+        return {str(name): (f"{self.place(key)}.{name}", value) for name, value in values.items()}
 
     def sections(self, key: str) -> list[tuple[str, _Section]]:
-        """Return named sections; a number stands for its address, and an empty one for an address from another file."""
+        """Return named sections; a number stands for an address, an empty one for an address from another file."""
 
         def whole(one: Any) -> Any:
             return {"address": one} if isinstance(one, int) else one or {}

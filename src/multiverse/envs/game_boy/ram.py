@@ -1,6 +1,6 @@
-"""What lies in RAM: fields that a game file names are read and become features, and what a step earns by its rules.
+"""Reads the fields of a game file from RAM, makes features of them, and computes rewards by the rules.
 
-Both are done at every step, so with as few calls as possible."""
+All this happens at every step, so with as few calls as possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiverse.core.views import Array
 from multiverse.envs.game_boy.game_file import RamField, RewardRule, Values
 
 LARGEST_GAP = 64
-"""Largest gap between fields that are read together: a byte more costs a twentieth of another read."""
+"""Largest gap between fields that are read together: an extra byte costs a twentieth of another read."""
 Number = Callable[[list[int]], int | tuple[int, ...]]
 
 
@@ -44,12 +44,12 @@ class Ram:
         """Return the features [features], float32 from 0 to 1."""
         row: list[float] = []
         for name, features, several, origin in self._observed:
-            here: Any = values[origin] if origin else 0
+            reference: Any = values[origin] if origin else 0
             if several:
                 for number in values[name]:  # type: ignore[union-attr]
-                    row += features(number - here)
+                    row += features(number - reference)
             else:
-                row += features(values[name] - here)
+                row += features(values[name] - reference)
         return np.array(row, np.float32)
 
 
@@ -82,14 +82,14 @@ def _reader(field: RamField, at: int) -> Number:
         return lambda raw: tuple(raw[at:end])
 
     def numbers(raw: list[int]) -> int | tuple[int, ...]:
-        found = [int.from_bytes(bytes(raw[k : k + size]), "little") for k in range(at, end, size)]
-        return tuple(found) if len(found) > 1 else found[0]
+        each = [int.from_bytes(bytes(raw[k : k + size]), "little") for k in range(at, end, size)]
+        return tuple(each) if len(each) > 1 else each[0]
 
     return numbers
 
 
 def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
-    """Return what maps a number to its features: a table, if it is a byte."""
+    """Return a function that maps a number to its features: a table, if it is a byte."""
     if field.bytes > 1:
         return field.features_of
     numbers = (*range(256), *(range(-255, 0) if field.origin else ()))  # negative indices count from the end
@@ -98,16 +98,16 @@ def _tables(field: RamField) -> Callable[[int], tuple[float, ...]]:
 
 # -- rewards -----------------------------------------------------------------------------------------------------
 class Rewards:
-    """The reward rules in one episode, with the values that are not new any more and the rules that apply only once."""
+    """The reward rules in one episode, with the values that were seen and the rules that apply only once."""
 
     def __init__(self, rules: Sequence[RewardRule]) -> None:
         self._rules = list(enumerate(rules))
         self.scales: dict[str, float] = {}
-        """Name of a field → factor for the rewards of its rules."""
+        """Factor for the rewards of a field's rules, by its name."""
 
     @property
     def names(self) -> list[str]:
-        """Names of the fields that rules are about."""
+        """Names of the fields that rules use."""
         return sorted({rule.of[0] for _, rule in self._rules if rule.of})
 
     def begin(self, values: Values) -> None:
@@ -119,7 +119,7 @@ class Rewards:
         self._earned: set[int] = set()
 
     def earned(self, values: Values) -> float:
-        """Return the reward of the step that has led to these values."""
+        """Return the reward of the step that led to these values."""
         total, before = 0.0, self._before
         for k, rule in self._rules:
             if k not in self._earned and (amount := self._amount(k, rule, before, values)):
@@ -137,12 +137,12 @@ class Rewards:
         if rule.event == "nearer":
             return self._nearer(rule, before, now)
         if rule.event in ("new", "changed"):
-            found = _of(rule, now)
+            current = _of(rule, now)
             if rule.event == "changed":
-                return rule.reward if found != _of(rule, before) else 0.0
-            if found in self._seen[k]:
+                return rule.reward if current != _of(rule, before) else 0.0
+            if current in self._seen[k]:
                 return 0.0
-            self._seen[k].add(found)
+            self._seen[k].add(current)
             return rule.reward
         change = now[rule.of[0]] - before[rule.of[0]]  # type: ignore[operator]
         if rule.event == "decreased":
@@ -152,7 +152,7 @@ class Rewards:
         return rule.reward if rule.each is None else rule.each * change
 
     def _nearer(self, rule: RewardRule, before: Values, now: Values) -> float:
-        """Return the reward for the decrease of the distance along the axes; an increase costs as much."""
+        """Return the reward for a decrease of the distance along the axes; an increase has the negative reward."""
         if any(before[name] != now[name] for name in (*rule.to, *rule.within)):
             return 0.0
         pairs: Any = list(zip(rule.of, rule.to))
@@ -161,12 +161,12 @@ class Rewards:
 
     def state(self) -> dict[str, Any]:
         """Return the state that is not in RAM."""
-        seen = {str(k): [list(one) for one in sorted(found)] for k, found in self._seen.items()}
+        seen = {str(k): [list(values) for values in sorted(known)] for k, known in self._seen.items()}
         return {"seen": seen, "earned": sorted(self._earned)}
 
     def load(self, state: Mapping[str, Any], values: Values) -> None:
         self._before = values
-        self._seen = {int(k): {tuple(one) for one in found} for k, found in state["seen"].items()}
+        self._seen = {int(k): {tuple(numbers) for numbers in known} for k, known in state["seen"].items()}
         self._earned = set(state["earned"])
 
 

@@ -1,7 +1,7 @@
-"""A grid world for several agents: on the ground and in the air they look for a target that moves.
+"""A grid world for several agents, which search for a moving target on the ground and in the air.
 
-`GridWorldEnvMultiAgent` is the turn-based env (PettingZoo AEC), `GridWorldParallel` the same world with all agents
-acting at once, `make(preset=...)` either of them in one of the sizes in `PRESETS`.
+`GridWorldEnvMultiAgent` is the turn-based env (PettingZoo AEC), `GridWorldParallel` the same world with agents that act
+at the same time; `make(preset=...)` makes either in one of the sizes in `PRESETS`.
 """
 
 from collections.abc import Mapping
@@ -23,17 +23,17 @@ def _preset(size: int, max_steps: int, num_obstacles: int) -> Mapping[str, Any]:
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {"small": _preset(10, 250, 3), "medium": _preset(15, 250, 4), "large": _preset(20, 500, 5)}
 )
-"""Constructor arguments of each: a grid's size, steps, and obstacles."""
+"""Constructor arguments of each preset: size, steps and obstacles."""
 
 
 def make(
     preset: str = "small", *, parallel: bool = False, **arguments: Any
 ) -> GridWorldEnvMultiAgent | GridWorldParallel:
-    """A grid world with a preset's arguments; others, or other values for its own, as keywords.
+    """Make a grid world with the arguments of a preset; keywords add to them or replace them.
 
-    `parallel=True` gives the `GridWorldParallel` of the same world.
+    `parallel=True` makes the `GridWorldParallel` of the same world.
     """
     if preset not in PRESETS:
-        raise InvalidRequest(f"preset={preset!r}: there are {', '.join(map(repr, PRESETS))}")
+        raise InvalidRequest(f"preset={preset!r}: expected one of {', '.join(map(repr, PRESETS))}")
     made = GridWorldParallel if parallel else GridWorldEnvMultiAgent
     return made(**{**PRESETS[preset], **arguments})

@@ -1,6 +1,6 @@
-"""The settings of a grid world: from the arguments of the constructor to one frozen, checked `WorldSetup`.
+"""Settings of a grid world: makes a frozen, validated `WorldSetup` from the arguments of the constructor.
 
-Errors name the argument, its value, and what is expected. Nothing here depends on PettingZoo or on how a world runs.
+Errors name the argument, its value and the expected values. Nothing here depends on PettingZoo or on the world.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class AgentSetup:
-    """One agent. A ground agent has one level, an observer one for each altitude."""
+    """Settings of one agent. A ground agent has one level, an observer one for each altitude."""
 
     name: str
     kind: str  # GROUND or OBSERVER
@@ -81,7 +81,7 @@ class TargetSetup:
     name: str
     movement_speed: float  # probability of moving in a step
     movement_range: int  # cells in one move
-    smooth_movement: bool  # keeps its heading until something is in the way
+    smooth_movement: bool  # keeps its heading until it is blocked
     view_cells: int  # side of its own view
     initial_position: tuple[int, int] | None  # None: anywhere
     look: Look
@@ -113,7 +113,7 @@ def world_setup(
     show_target_coords: bool,
     no_target: bool,
 ) -> WorldSetup:
-    """Return the checked setup; raise `InvalidRequest`."""
+    """Return the validated setup; raise `InvalidRequest`."""
     size = at_least("size", size, 2)
     obstacles = at_least("num_obstacles", num_obstacles, 0)
     shows, without = flag("show_target_coords", show_target_coords), flag("no_target", no_target)
@@ -128,21 +128,21 @@ def world_setup(
         intrinsic=flag("intrinsic", intrinsic),
         lambda_fov=between("lambda_fov", lambda_fov, -0.5, 0.5),
     )
-    _refuse_coordinates_of_nothing(setup)
-    _refuse_too_little_room(setup)
+    _refuse_coordinates_without_target(setup)
+    _refuse_too_few_cells(setup)
     return setup
 
 
-def _refuse_coordinates_of_nothing(setup: WorldSetup) -> None:
+def _refuse_coordinates_without_target(setup: WorldSetup) -> None:
     shown = [agent.name for agent in setup.agents if agent.shows_target]
     if setup.target is None and shown:
         raise InvalidRequest(
-            f"no_target=True, and {shown[0]!r} has show_target_coords=True: leave one of them out, since there are no "
+            f"no_target=True and show_target_coords=True (of {shown[0]!r}) cannot be used together: there are no "
             "coordinates to show"
         )
 
 
-def _refuse_too_little_room(setup: WorldSetup) -> None:
+def _refuse_too_few_cells(setup: WorldSetup) -> None:
     bodies = len(setup.agents) + (setup.target is not None)
     cells = setup.size**2
     if bodies + setup.num_obstacles > cells:
@@ -164,7 +164,7 @@ def _team(agents: Any, shows_target: bool) -> tuple[AgentSetup, ...]:
     for index, config in enumerate(agents):
         team.append(_agent(f"agents[{index}]", config, team, shows_target))
         if team[-1].name in {agent.name for agent in team[:-1]}:
-            raise InvalidRequest(f"agents[{index}]['name']={team[-1].name!r}: two agents cannot have one name")
+            raise InvalidRequest(f"agents[{index}]['name']={team[-1].name!r}: agents need different names")
     return tuple(team)
 
 
@@ -201,7 +201,7 @@ def _observer_senses(where: str, config: Mapping[str, Any]) -> tuple[int, tuple[
     base = _odd(f"{where}['fov_base_size']", config.get("fov_base_size", 3))
     levels = at_least(f"{where}['max_altitude']", config.get("max_altitude", 3), 1)
     if levels > 3:
-        raise InvalidRequest(f"{where}['max_altitude']={levels}: there are the levels 1, 2 and 3")
+        raise InvalidRequest(f"{where}['max_altitude']={levels}: expected 1, 2 or 3")
     key = f"{where}['target_detection_probs']"
     given = config.get("target_detection_probs", DETECTION_PROBABILITIES[:levels])
     if not isinstance(given, list | tuple) or len(given) != levels:
@@ -237,7 +237,7 @@ def _look(where: str, config: Mapping[str, Any], color: Color) -> Look:
 def _refuse_unknown(where: str, config: Mapping[str, Any], known: set[str], whose: str) -> None:
     unknown = [key for key in config if key not in known]
     if unknown:
-        raise InvalidRequest(f"{where} has {unknown[0]!r}; {whose} are {', '.join(sorted(known))}")
+        raise InvalidRequest(f"{where} has the unknown key {unknown[0]!r}; {whose} are {', '.join(sorted(known))}")
 
 
 def _name(where: str, config: Mapping[str, Any], default: str) -> str:
@@ -250,7 +250,7 @@ def _name(where: str, config: Mapping[str, Any], default: str) -> str:
 def _odd(name: str, value: Any) -> int:
     number = at_least(name, value, 1)
     if number % 2 == 0:
-        raise InvalidRequest(f"{name}={number}: an odd number, so that a view has a middle; try {number + 1}")
+        raise InvalidRequest(f"{name}={number}: expected an odd number, such as {number + 1}")
     return number
 
 
@@ -259,7 +259,7 @@ def _color(name: str, value: Any) -> Color:
         raise InvalidRequest(f"{name}={value!r}: expected red, green and blue, such as (66, 133, 244)")
     red, green, blue = (at_least(name, part, 0) for part in value)
     if max(red, green, blue) > 255:
-        raise InvalidRequest(f"{name}={value!r}: no part of a colour is above 255")
+        raise InvalidRequest(f"{name}={value!r}: expected parts from 0 to 255")
     return red, green, blue
 
 
@@ -270,5 +270,5 @@ def _position(name: str, value: Any, size: int) -> tuple[int, int] | None:
         raise InvalidRequest(f"{name}={value!r}: expected (x, y), or None for anywhere")
     x, y = (at_least(name, part, 0) for part in value)
     if max(x, y) >= size:
-        raise InvalidRequest(f"{name}={value!r}: outside the grid, whose cells are 0 to {size - 1}")
+        raise InvalidRequest(f"{name}={value!r}: outside the grid, whose cells are from 0 to {size - 1}")
     return x, y

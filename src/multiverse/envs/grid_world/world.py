@@ -1,4 +1,4 @@
-"""The world itself: cells, agents and a target, and what each agent observes. No PettingZoo, no drawing."""
+"""World of the grid world: cells, agents, a target, rewards and observations, without PettingZoo and drawing."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RIGHT, UP, LEFT, DOWN, STAY, ASCEND, KEEP_ALTITUDE, DESCEND = range(8)
 HEADINGS = ((1, 0), (0, -1), (-1, 0), (0, 1))  # by action
 
 ABOVE_OBSTACLES = 2
-"""The lowest altitude that is higher than an obstacle."""
+"""Lowest altitude above obstacles."""
 
 REACHED, NOTHING_SEEN, NEW_CELL = 1.0, -0.01, 0.025
 
 
 class Body:
-    """An agent in the world. What follows from its altitude is kept, for it is needed at every step."""
+    """An agent in the world. Values that depend on its altitude are stored, since every step needs them."""
 
     __slots__ = ("altitude", "detection", "flies", "glance", "radius", "setup", "visited", "x", "y")
 
@@ -34,17 +34,17 @@ class Body:
         self.setup, self.flies = setup, setup.flies
         self.x, self.y = x, y
         self.visited = {(x, y)}
-        self.glance = glance  # a uniform draw: below `detection`, it notices a target in its view
+        self.glance = glance  # a uniform draw: below `detection`, it detects a target in its view
         self.be_at(1)
 
     def be_at(self, altitude: int) -> None:
         self.altitude = altitude
-        self.radius = self.setup.base_cells // 2 + altitude - 1  # cells that it sees to each side
+        self.radius = self.setup.base_cells // 2 + altitude - 1  # cells in view to each side
         self.detection = self.setup.detection[altitude - 1]
 
 
 class Target:
-    """What the agents look for."""
+    """The target that the agents search for."""
 
     __slots__ = ("heading", "x", "y")
 
@@ -54,22 +54,23 @@ class Target:
 
 
 class World:
-    """One grid. `reset` begins an episode; in each step every agent acts once, in order, then `end_step` follows."""
+    """One grid. `reset` begins an episode; in each step every agent acts once, in order, before `end_step`."""
 
     bodies: list[Body]
     target: Target | None
     obstacles: set[Cell]
     codes: NDArray[np.int64]  # [margin + size + margin] twice, row y first
-    masked: list[NDArray[np.int64]]  # for each agent a view of nothing
+    masked: list[NDArray[np.int64]]  # for each agent a view in which all cells are masked
 
     def __init__(self, setup: WorldSetup) -> None:
         self.setup = setup
-        self.margin = max(1, *(agent.view_cells // 2 for agent in setup.agents))  # 1: what blocks a move off the grid
+        # A margin of at least 1 blocks moves off the grid.
+        self.margin = max(1, *(agent.view_cells // 2 for agent in setup.agents))
         self.masked = [np.full((agent.view_cells,) * 2, MASKED, np.int64) for agent in setup.agents]
         self._target_radius = setup.target.view_cells // 2 if setup.target is not None else 0
 
     def reset(self, rng: np.random.Generator) -> None:
-        """Obstacles, target and agents on new cells, drawn from `rng`, which also moves the target from now on."""
+        """Place obstacles, target and agents on cells drawn from `rng`, which also moves the target from now on."""
         self.rng = rng
         self.steps, self.reached = 0, False
         size, target = self.setup.size, self.setup.target
@@ -84,7 +85,7 @@ class World:
         self.draw_codes()
 
     def act(self, index: int, action: int) -> float:
-        """Lets one agent act and returns its reward. What cannot be done (somebody is in the way) is not done."""
+        """Let one agent act and return its reward. Moves that are blocked have no effect."""
         body = self.bodies[index]
         if action < STAY:
             self._move(body, *HEADINGS[action])
@@ -97,7 +98,7 @@ class World:
         return self._reward(body)
 
     def end_step(self) -> None:
-        """After all agents have acted: time passes, and a target that nobody has reached may move."""
+        """End a step after all agents have acted: a target that has not been reached may move."""
         self.steps += 1
         if self.target is not None and not self.reached:
             self._move_target(self.target)
@@ -107,16 +108,16 @@ class World:
         return self.steps >= self.setup.max_steps
 
     def sees_target(self, body: Body) -> bool:
-        """Whether the target is in view, and not overlooked from up there."""
-        return self._notices(body, self._distance(body))
+        """Return whether the target is in view and detected."""
+        return self._detects(body, self._distance(body))
 
     def _distance(self, body: Body) -> float:
-        """Cells to the target, the longer of both ways; without a target, further than anything reaches."""
+        """Return the distance to the target in cells, the larger of both axes; infinite without a target."""
         target = self.target
         return math.inf if target is None else max(abs(body.x - target.x), abs(body.y - target.y))
 
     @staticmethod
-    def _notices(body: Body, distance: float) -> bool:
+    def _detects(body: Body, distance: float) -> bool:
         return distance <= body.radius and (body.glance < body.detection or distance == 0)
 
     # -- agents ------------------------------------------------------------------------------------------------
@@ -135,33 +136,33 @@ class World:
         if code == EMPTY:
             return True
         if code == TARGET:
-            return not self.reached  # whoever has reached it stands there
+            return not self.reached  # if it was reached, an agent is there
         return code == BLOCKED and body.altitude >= ABOVE_OBSTACLES and (x, y) in self.obstacles
 
     def _descend(self, body: Body) -> None:
-        """One level down; not below level 1, and not onto an obstacle."""
+        """Move one level down, but not below level 1 and not into an obstacle."""
         lower = body.altitude - 1
         if lower >= ABOVE_OBSTACLES or (lower == 1 and (body.x, body.y) not in self.obstacles):
             body.be_at(lower)
 
     def _reward(self, body: Body) -> float:
-        """What its step is worth, and 0.025 more for a cell that is new to the agent."""
-        reward = self._found(body)
+        """Return the reward of an agent's action, with 0.025 more for a cell that is new to it (`intrinsic`)."""
+        reward = self._search_reward(body)
         return reward + NEW_CELL if self.setup.intrinsic and self._visits(body) else reward
 
-    def _found(self, body: Body) -> float:
-        """1 where the target is; -λ inside the target's own view; 1 - λ for seeing it; else -0.01."""
+    def _search_reward(self, body: Body) -> float:
+        """Return 1 at the target, -λ inside the target's own view, 1 - λ for seeing it, otherwise -0.01."""
         distance = self._distance(body)
         if distance == 0:
             self.reached = True
             return REACHED
         if distance <= self._target_radius:
             return -self.setup.lambda_fov
-        return 1.0 - self.setup.lambda_fov if self._notices(body, distance) else NOTHING_SEEN
+        return 1.0 - self.setup.lambda_fov if self._detects(body, distance) else NOTHING_SEEN
 
     @staticmethod
     def _visits(body: Body) -> bool:
-        """Notes where the agent is; true the first time it is there."""
+        """Record the agent's cell; return whether it is new to the agent."""
         known = len(body.visited)
         body.visited.add((body.x, body.y))
         return len(body.visited) > known
@@ -181,7 +182,7 @@ class World:
             self.codes[target.y + self.margin, target.x + self.margin] = TARGET
 
     def _new_heading(self, target: Target) -> tuple[int, int] | None:
-        """One of the directions that are free, each as likely as the others."""
+        """Draw one of the free directions, all with the same probability."""
         free = [heading for heading in HEADINGS if self._is_empty_beside(target, heading)]
         return free[int(self.rng.random() * len(free))] if free else None
 
@@ -191,7 +192,7 @@ class World:
 
     # -- the map -----------------------------------------------------------------------------------------------
     def draw_codes(self) -> None:
-        """The map, from where everything stands; for whoever has put something elsewhere by hand, too."""
+        """Draw the map from all positions, also after code has changed them directly."""
         size, margin = self.setup.size, self.margin
         self.codes = np.full((size + 2 * margin,) * 2, BLOCKED, np.int64)
         inside = self.codes[margin : margin + size, margin : margin + size]
@@ -206,10 +207,10 @@ class World:
 
 # -- obstacles -------------------------------------------------------------------------------------------------
 def place_obstacles(count: int, order: Sequence[Cell], kept_free: Cell | None) -> set[Cell]:
-    """The first `count` cells of `order`, the whole grid, that cut nothing off; `kept_free` stays free.
+    """Return the first `count` cells of `order`, the whole grid, that keep free cells connected, without `kept_free`.
 
-    There is always one more as long as two cells are free: a connected grid has two cells at least that hold nothing
-    together. A cell that is passed over can become one of them, hence the rounds.
+    With two or more free cells there is always another such cell: a connected graph has at least two vertices whose
+    removal leaves it connected. A cell that was skipped can become one later, so there are several rounds.
     """
     placed: set[Cell] = set()
     candidates = [cell for cell in order if cell != kept_free]
@@ -221,10 +222,10 @@ def place_obstacles(count: int, order: Sequence[Cell], kept_free: Cell | None) -
 
 
 def _cuts_off(cell: Cell, grid: Iterable[Cell], placed: set[Cell]) -> bool:
-    """Whether an obstacle at `cell`, too, would leave free cells without a way to each other."""
+    """Return whether another obstacle at `cell` would separate free cells from each other."""
     x, y = cell
     if placed.isdisjoint((x + dx, y + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)):
-        return False  # one can walk around it
+        return False  # all its neighbours are free
     unreached = set(grid) - placed - {cell}
     waiting = [unreached.pop()] if unreached else []
     while waiting:
@@ -240,34 +241,35 @@ Observation = dict[str, np.ndarray[Any, np.dtype[np.int64]]]
 
 
 def observation_space(setup: WorldSetup, agent: AgentSetup) -> spaces.Dict:
-    """The agent's Dict space. Keys are in the order in which Gymnasium sorts them."""
+    """Return the agent's Dict space, with keys in Gymnasium's order."""
     lowest = MASKED if agent.max_altitude > 1 else EMPTY
-    found: dict[str, spaces.Space[Any]] = {
+    by_key: dict[str, spaces.Space[Any]] = {
         "agent": spaces.Box(0, setup.size - 1, (2,), np.int64),
         "obstacles_fov": spaces.Box(lowest, TARGET, (agent.view_cells,) * 2, np.int64),
     }
     if agent.shows_target:
-        found["target"] = spaces.Box(0, setup.size - 1, (2,), np.int64)
-    return spaces.Dict(found)
+        by_key["target"] = spaces.Box(0, setup.size - 1, (2,), np.int64)
+    return spaces.Dict(by_key)
 
 
 def observe(world: World, index: int) -> Observation:
-    """The agent's observation now, in arrays that are the caller's own. Looking changes nothing."""
+    """Return the agent's current observation, in arrays that belong to the caller."""
     body = world.bodies[index]
-    found = {"agent": np.array((body.x, body.y), np.int64), "obstacles_fov": _view(world, index)}
+    observation = {"agent": np.array((body.x, body.y), np.int64), "obstacles_fov": _view(world, index)}
     if body.setup.shows_target and world.target is not None:
-        found["target"] = np.array((world.target.x, world.target.y), np.int64)
-    return found
+        observation["target"] = np.array((world.target.x, world.target.y), np.int64)
+    return observation
 
 
 def _view(world: World, index: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The codes around an agent, the row above it first: [k, k]."""
+    """Return the codes around an agent [k, k], the row above it first."""
     body, target = world.bodies[index], world.target
     radius, x, y = body.radius, body.x + world.margin, body.y + world.margin
     side, whole = 2 * radius + 1, world.masked[index]
     view = world.codes[y - radius : y + radius + 1, x - radius : x + radius + 1].copy()
     if view[radius, radius] != TARGET:
-        view[radius, radius] = BLOCKED if (body.x, body.y) in world.obstacles else EMPTY  # what is below, not itself
+        # The code of what is below the agent.
+        view[radius, radius] = BLOCKED if (body.x, body.y) in world.obstacles else EMPTY
     if target is not None and not world.sees_target(body):
         dx, dy = target.x - body.x + radius, target.y - body.y + radius
         if 0 <= dx < side and 0 <= dy < side:

@@ -1,7 +1,8 @@
-"""Envs for meta-RL: one env, many tasks. What an episode's task is shows in the rewards (in `Wind`: in how it moves),
-never in an observation; an agent that finds out soon earns more.
+"""Envs for meta-RL: one env with many tasks. The task of an episode affects its rewards (in `Wind` its dynamics), but
+no observation shows it; an agent that infers it early has a higher return.
 
-Every env is a `TaskEnv`: it has the hooks `sample_tasks(count)`, `reset_task(task)`, `get_task()`, and saves itself.
+Every env is a `TaskEnv`: it has the hooks `sample_tasks(count)`, `reset_task(task)` and `get_task()`, and its state can
+be saved.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from multiverse.core.views import Array
 
 
 class TaskEnv(gymnasium.Env[Array, Array]):
-    """An env with a task, a vector in `task_space`. A task set by `reset_task` holds from the next `reset` on; if none
-    is set, every reset draws its own. All randomness comes from the env's own generator.
+    """An env with a task, a vector in `task_space`. A task set by `reset_task` applies from the next `reset` on; if
+    none is set, every reset draws its own. All randomness comes from the env's own generator.
 
-    An episode is cut (`truncated`) after `horizon` steps.
+    An episode is truncated after `horizon` steps.
     """
 
     task_space: spaces.Box
@@ -60,7 +61,7 @@ class TaskEnv(gymnasium.Env[Array, Array]):
         if not ((given >= space.low - 1e-6) & (given <= space.high + 1e-6)).all():
             raise InvalidRequest(
                 f"task {task!r}: {type(self).__name__} takes {space.shape[0]} numbers from {space.low.tolist()} to "
-                f"{space.high.tolist()}, as sample_tasks(count) gives them"
+                f"{space.high.tolist()}, as returned by sample_tasks(count)"
             )
         return given
 
@@ -91,7 +92,7 @@ class TaskEnv(gymnasium.Env[Array, Array]):
 
     # -- saving --------------------------------------------------------------------------------------------------
     def save_state(self) -> dict[str, Any]:
-        """Return all that is needed to continue from here."""
+        """Return the state for `restore_state`."""
         return {
             "generator": self.np_random.bit_generator.state,
             "task": None if self._task is None else self._task.copy(),
@@ -100,6 +101,6 @@ class TaskEnv(gymnasium.Env[Array, Array]):
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        """Restore what `save_state` returned."""
+        """Restore a state of `save_state`."""
         self.np_random.bit_generator.state = state["generator"]
         self._task, self._given, self._steps = state["task"], state["given"], state["steps"]

@@ -1,7 +1,7 @@
-"""Gymnasium's HalfCheetah-v5 and Ant-v5 with other rewards: the task is a speed, or a direction.
+"""Gymnasium's HalfCheetah-v5 and Ant-v5 with other rewards: the task is a speed or a direction.
 
-Needs MuJoCo: pip install 'multiverse[mujoco]'. Starts are Gymnasium's: positions off by up to 0.1, velocities by a
-normal 0.1.
+Needs MuJoCo: pip install 'multiverse[mujoco]'. Initial states are Gymnasium's: positions with uniform noise up to 0.1,
+velocities with normal noise of 0.1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiverse.envs.meta import TaskEnv
 
 HORIZON = 200
 EVERYTHING = mujoco.mjtState.mjSTATE_INTEGRATION
-"""All that the next step depends on, with the start values of the solver."""
+"""Everything that the next step depends on, with the initial values of the solver."""
 
 Result = tuple[Array, float, bool, bool, dict[str, Any]]
 
@@ -33,9 +33,9 @@ class Locomotion(TaskEnv):
     dt: float
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        found = super().reset(seed=seed, options=options)
+        result = super().reset(seed=seed, options=options)
         self._begin_episode()
-        return found
+        return result
 
     def _get_reset_info(self) -> dict[str, Any]:
         return {}
@@ -63,8 +63,8 @@ def _only_directions(given: Array) -> Array:
 
 
 class HalfCheetah(Locomotion, HalfCheetahEnv):
-    """Observes 20 numbers: positions without the first, velocities, and the place of the torso (3). Never ends before
-    the horizon. The velocity of a step is the change of the first position per time."""
+    """Observes 20 numbers: positions without the first, velocities, and the position of the torso (3). Never ends
+    before the horizon. The velocity of a step is the change of the first position per time."""
 
     def __init__(self, horizon: int = HORIZON, **arguments: Any) -> None:
         super().__init__(horizon=horizon, **arguments)
@@ -72,8 +72,8 @@ class HalfCheetah(Locomotion, HalfCheetahEnv):
         self.observation_space = spaces.Box(-np.inf, np.inf, (20,), np.float32)
 
     def _initialize_simulation(self) -> tuple[Any, Any]:
-        """Set the total mass of Gymnasium's file in the way that MuJoCo recommends, instead of one that it warns
-        about for every env."""
+        """Set the total mass of Gymnasium's file in the way that MuJoCo recommends. The file's own way causes a warning
+        for every env."""
         spec = mujoco.MjSpec.from_file(self.fullpath)
         total, spec.compiler.settotalmass = spec.compiler.settotalmass, -1.0
         model = spec.compile()
@@ -132,7 +132,7 @@ class HalfCheetahDir(HalfCheetah):
 
 class AntDir(Locomotion, AntEnv):
     """Run in a hidden direction: reward v·d - 0.5‖a‖² - contact cost + 1, where the contact cost is
-    0.0005 Σ clip(force, ±1)². Every step earns the 1, even the last. Observes 27 numbers: positions without the first
+    0.0005 Σ clip(force, ±1)². Every step has the 1, even the last. Observes 27 numbers: positions without the first
     two, and velocities. Terminated outside a height of [0.2, 1], or when its state is not finite.
 
     The task is the angle of the direction, uniform in [-π, π); with `forward_backward` 0 or π, of which
@@ -152,21 +152,21 @@ class AntDir(Locomotion, AntEnv):
         return super()._drawn(count)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        found = super().reset(seed=seed, options=options)
-        self._torso = self._place()
-        return found
+        result = super().reset(seed=seed, options=options)
+        self._torso = self._position()
+        return result
 
     def _get_obs(self) -> Array:
         return np.concatenate([self.data.qpos[2:], self.data.qvel], dtype=np.float32)
 
-    def _place(self) -> Array:
+    def _position(self) -> Array:
         return np.array(self.data.body("torso").xpos[:2])
 
     def step(self, action: Array) -> Result:  # type: ignore[override]
         angle = float(self._now[0])
         before = self._torso
         self._simulate(action)
-        self._torso = self._place()
+        self._torso = self._position()
         velocity = (self._torso - before) / self.dt
         towards = float(velocity[0] * np.cos(angle) + velocity[1] * np.sin(angle))
         reward = towards - 0.5 * float(np.square(action).sum()) - float(self.contact_cost) + 1.0

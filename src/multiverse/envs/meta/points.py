@@ -18,7 +18,7 @@ Result = tuple[Array, float, bool, bool, dict[str, Any]]
 
 
 class PointEnv(TaskEnv):
-    """A point that moves by up to 0.1 along each axis, and observes its place. No episode is terminated, not even at
+    """A point that moves by up to 0.1 along each axis and observes its position. No episode is terminated, not even at
     the goal (other implementations store goal states as terminal although the episode continues)."""
 
     def __init__(self, horizon: int) -> None:
@@ -57,8 +57,8 @@ class PointEnv(TaskEnv):
 
 
 class PointRobot(PointEnv):
-    """Reach a goal in the square [-1, 1]²; the reward is minus the distance to it, so that a few steps show where it
-    is. Starts at the origin; an episode has 20 steps (ten reach the furthest goal)."""
+    """Reach a goal in the square [-1, 1]²; the reward is minus the distance to it, so that a few steps locate it.
+    Starts at the origin; an episode has 20 steps (ten reach the furthest goal)."""
 
     def __init__(self, horizon: int = 20) -> None:
         super().__init__(horizon)
@@ -71,10 +71,10 @@ class PointRobot(PointEnv):
 
 
 class PointRobotSparse(PointEnv):
-    """Reach a goal on the upper half of the unit circle; the reward is 1 within 0.2 of it and else 0, so the half
+    """Reach a goal on the upper half of the unit circle; the reward is 1 within 0.2 of it and 0 elsewhere, so the half
     circle must be searched once. An episode has 60 steps; `info["success"]`: within 0.2.
 
-    `start`: "uniform" begins anywhere in [-1.5, 1.5] × [-0.5, 1.5], "origin" at the origin. The task is the goal.
+    `start`: "uniform" in [-1.5, 1.5] × [-0.5, 1.5], or "origin". The task is the goal.
     """
 
     RADIUS = 0.2
@@ -82,7 +82,7 @@ class PointRobotSparse(PointEnv):
     def __init__(self, horizon: int = 60, start: Literal["uniform", "origin"] = "uniform") -> None:
         super().__init__(horizon)
         if start not in ("uniform", "origin"):
-            raise InvalidRequest(f"start={start!r}: 'uniform' or 'origin'")
+            raise InvalidRequest(f"start={start!r}: expected 'uniform' or 'origin'")
         self._anywhere = start == "uniform"
         self.task_space = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 1.0]), dtype=np.float64)
 
@@ -102,7 +102,7 @@ class PointRobotSparse(PointEnv):
 
 class Wind(PointEnv):
     """Reach the goal (0, 1) in a hidden wind, which moves the point by up to 0.08 along each axis at every step. The
-    reward is 1 within 0.03 of the goal and else 0; `info["success"]`: within 0.03. Starts at the origin; 75 steps."""
+    reward is 1 within 0.03 of the goal, otherwise 0; `info["success"]`: within 0.03. Starts at the origin; 75 steps."""
 
     GOAL, RADIUS, STRONGEST = np.array([0.0, 1.0]), 0.03, 0.08
 

@@ -1,8 +1,8 @@
-"""AgileRL's `AsyncPettingZooVecEnv` with our engine underneath: change the import, keep the rest.
+"""AgileRL's `AsyncPettingZooVecEnv` on our engine: only the import changes.
 
 `from multiverse.interop.agilerl import AsyncPettingZooVecEnv`
 
-Imported when they are first used: workers load `env_side` from here, and must not load AgileRL and torch.
+It is imported at first use: workers load `env_side`, and must not load AgileRL and torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""AgileRL's `AsyncPettingZooVecEnv`, with our engine underneath: change the import, keep the rest.
+"""AgileRL's `AsyncPettingZooVecEnv` on our engine: only the import changes.
 
     from multiverse.interop.agilerl import AsyncPettingZooVecEnv
 
-AgileRL need not be installed; where it is, isinstance checks against its classes hold. docs/drop_in_agilerl.md says
-what differs.
+AgileRL need not be installed; if it is, isinstance checks against its classes hold. docs/drop_in_agilerl.md lists the
+differences.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Spaces = dict[str, spaces.Space[Any]]
 
 
 class ShutDown(RequestPending, AssertionError):
-    """Envs have raised; the original has ended their workers, and refuses further requests by an assertion."""
+    """Envs have raised; the original ends their workers then, and refuses further requests by an assertion."""
 
 
 class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
-    """Parallel PettingZoo envs in worker processes, stepped side by side; dicts agent → batch [num_envs, …].
+    """Parallel PettingZoo envs in worker processes, stepped in parallel; dicts agent → batch [num_envs, …].
 
-    Every agent of `possible_agents` is in every batch. Of one that an env said nothing about, the observation, reward,
-    terminated and truncated are NaN; a NaN among the actions means that the agent is given none. An env whose agents
-    have all ended is reset within the step, whose observations and infos are then the reset's.
+    Every agent of `possible_agents` is in every batch. The observation, reward, terminated and truncated of an agent
+    that an env does not return are NaN; an agent with a NaN action gets no action. An env whose agents have all ended
+    is reset within the step, which then has the observations and infos of the reset.
 
     Args:
         env_fns: one function per env; closures and lambdas are fine, also `[lambda: env] * n`.
-        copy: False returns one and the same view of the observations, which always shows the present.
-        context: the start method, as in `multiprocessing`; None is the program's own default.
-        workers: processes; each hosts many envs. Default: as in `make_vec`; `len(env_fns)` gives every env its own.
+        copy: False always returns the same view of the observations, which shows the current ones.
+        context: the start method, as in `multiprocessing`; None: the default of the program.
+        workers: number of processes, each of which hosts many envs. Default: as in `make_vec`.
     """
 
     _states = AsyncState
@@ -70,16 +70,16 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         self._state = AsyncState.DEFAULT
         sources = _own_copies(env_fns)
         self._take_description_of(env_fns[0](), len(env_fns))
-        if sources is None and method == "fork":  # a process of its own has a copy of everything
+        if sources is None and method == "fork":  # each env in its own process has a copy of everything
             workers = self.num_envs
         self._engine: AgentsEngine | None = None
-        self._unbuilt: EnvFailed | None = None  # why there are no envs
+        self._unbuilt: EnvFailed | None = None  # the reason if there are no envs
         try:
             self._engine = self._started(sources or env_fns, method, workers)
         except EnvFailed as error:
-            self._unbuilt = error  # the first that asks for anything is told
+            self._unbuilt = error  # raised by the first request
         self.processes = [] if self._engine is None else [EnvProcess(pid) for pid in self._engine.pid_of_each]
-        self.parent_pipes = [None] * self.num_envs  # no env has one: they are reached through the engine
+        self.parent_pipes = [None] * self.num_envs  # envs have no pipes of their own
 
     def _started(self, env_fns: EnvFunctions, method: StartMethod, workers: int | None) -> AgentsEngine:
         with clear_mpi_env_vars():
@@ -109,13 +109,13 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     @property
     def engine(self) -> AgentsEngine:
-        """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
+        """Our vector env: `engine.plan` has the executor, `engine.failures` the counts of failures."""
         if self._engine is None:
             assert self._unbuilt is not None
             self._raise(self._unbuilt)
         return self._engine
 
-    # -- what it shows -------------------------------------------------------------------------------------------
+    # -- spaces and observations ----------------------------------------------------------------------------------
     def single_observation_space(self, agent: str) -> spaces.Space[Any]:
         """Return the observation space of an agent in one env."""
         return self._single_observation_spaces[agent]
@@ -139,15 +139,15 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     @property
     def observations(self) -> Observations:
-        """The current observations as a view, whatever `copy` is."""
-        return self.engine.seen
+        """The current observations as a view, independent of `copy`."""
+        return self.engine.current
 
     def get_observations(self) -> Any:
-        """Return the current observations as `reset` and `step` do."""
+        """Return the current observations in the form of `reset` and `step`."""
         return self.engine.observations()
 
     def step(self, actions: Mapping[str, Any], *args: Any, **kwargs: Any) -> AgentsStep:
-        """One step of every env: agent → batch of actions, arrays, lists or tensors."""
+        """Step every env: agent → batch of actions, arrays, lists or tensors."""
         return super().step(actions)  # type: ignore[no-any-return]
 
     def step_async(self, actions: Sequence[Mapping[str, Any]]) -> None:
@@ -156,19 +156,19 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
 
     # -- the end -----------------------------------------------------------------------------------------------
     def close(self, **kwargs: Any) -> None:
-        """End the workers, as `close_extras` does; twice without harm."""
+        """End the workers, as `close_extras` does. Closing again has no effect."""
         if not self.closed:
             self.close_extras(**kwargs)
             self.closed = True
 
     def close_extras(self, *, timeout: float | None = None, terminate: bool = False, **kwargs: Any) -> None:
-        """End the workers, when what is under way is done or `timeout` has passed; `terminate`: at once.
+        """End the workers after the pending request or after `timeout`; `terminate`: at once.
 
-        Without a timeout that is a minute, or a few seconds where some `*_wait` has timed out already.
+        The default timeout is a minute, or a few seconds if a `*_wait` has timed out before.
         """
         self._end(self._engine, timeout, terminate)
 
-    # -- in the original's words ---------------------------------------------------------------------------------
+    # -- errors of the original -----------------------------------------------------------------------------------
     def _seeds(self, seed: Any) -> list[int | None]:
         try:
             return super()._seeds(seed)
@@ -178,7 +178,7 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
     def _answer(self, receive: Callable[[], Any], name: str, timeout: float | None) -> Any:
         try:
             return super()._answer(receive, name, timeout)
-        except NothingPending:  # somebody else has set the state: what was never asked for does not come
+        except NothingPending:  # the state was set from outside, without a request
             raise (not_requested(name) if timeout is None else timed_out(name, timeout)) from None
 
     def _reset_first(self, failed: list[int]) -> Exception:
@@ -188,15 +188,15 @@ class AsyncPettingZooVecEnv(AsyncDropIn, VecEnvBase):  # type: ignore[misc]
         )
 
     def _add_info(self, vector_infos: Infos, env_info: Infos, env_num: int) -> Infos:
-        """One env's info put into a batch of all; wrappers of AgileRL's envs call it."""
+        """Write one env's info into a batch of all; wrappers of AgileRL's envs call this."""
         return add_info(vector_infos, env_info, env_num, self.num_envs)
 
 
 def _own_copies(env_fns: EnvFunctions) -> list[OwnCopy] | None:
-    """Return the functions so that they share nothing; None if they cannot be copied."""
+    """Return copies of the functions that share nothing; None if they cannot be copied."""
     try:
         return [OwnCopy(env_fn) for env_fn in env_fns]
-    except Exception:  # whatever pickling raises
+    except Exception:  # pickling may raise anything
         return None
 
 
@@ -205,7 +205,7 @@ def _batched(single: Spaces, num_envs: int) -> Spaces:
 
 
 class EnvProcess(psutil.Process):
-    """The process that runs an env, with the manners of `multiprocessing.Process`; envs may share one."""
+    """The process that runs an env, with methods of `multiprocessing.Process`; envs may share one."""
 
     def is_alive(self) -> bool:
         """Return whether it runs; a zombie does not."""
@@ -215,7 +215,7 @@ class EnvProcess(psutil.Process):
             return False
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended, at most so many seconds."""
+        """Wait until it has ended, for at most `timeout` seconds."""
         try:
             self.wait(timeout)
         except psutil.TimeoutExpired:

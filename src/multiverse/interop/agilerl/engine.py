@@ -1,9 +1,9 @@
-"""Our multi-agent vector env as the AgileRL drop-in drives it, with AgileRL's batches, infos and actions.
+"""Multi-agent vector env for the AgileRL drop-in, with AgileRL's batches, infos and actions.
 
-Actions go through the block where it holds them exactly as they are, else by pipe. Two base classes and an enum come
-from AgileRL where it is installed, for `isinstance` and `==`: AgileRL's training loops ask `isinstance(env,
-PettingZooVecEnv)`, so the base must exist whether or not the program has imported AgileRL by then; that import brings
-torch, in the caller alone. None of AgileRL's code is called."""
+Actions are sent through the block if it holds them exactly, otherwise by pipe. If AgileRL is installed, two base
+classes and an enum come from it, for `isinstance` and `==`: AgileRL's training loops check `isinstance(env,
+PettingZooVecEnv)`. Importing it loads torch, but only in the caller. No code of AgileRL is called.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from multiverse.core.infos import Infos, empty_column
 from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, VALUES, Group, Leaf
 from multiverse.core.views import Array, Views
 from multiverse.interop.agilerl.env_side import (
-    EVERYBODY,
+    ALL_AGENTS,
     MISSING,
     ODD,
     ODDITIES,
@@ -40,7 +40,7 @@ log = logging.getLogger("multiverse")
 
 
 def _peer() -> Any:
-    """AgileRL's module; None where it is not installed, or its own dependencies are not."""
+    """Return AgileRL's module, or None if it or one of its dependencies is not installed."""
     try:
         return importlib.import_module("agilerl.vector.pz_async_vec_env")
     except ImportError as error:
@@ -51,9 +51,9 @@ def _peer() -> Any:
 
 _module = _peer()
 VecEnvBase: Any = getattr(_module, "PettingZooVecEnv", object)
-ObservationsBase: Any = getattr(_module, "Observations", Mapping)  # theirs is one too
+ObservationsBase: Any = getattr(_module, "Observations", Mapping)  # AgileRL's is a Mapping too
 AsyncState: Any = getattr(_module, "AsyncState", GymnasiumState)  # equal by name and value
-"""What is under way: DEFAULT (nothing), WAITING_RESET, WAITING_STEP or WAITING_CALL."""
+"""Pending request: DEFAULT (none), WAITING_RESET, WAITING_STEP or WAITING_CALL."""
 
 
 # -- actions ---------------------------------------------------------------------------------------------------
@@ -66,8 +66,8 @@ class AgentActions:
     def __init__(self, views: Views, groups: Sequence[Group], action_spaces: Spaces, by_pipe: ByPipe) -> None:
         self._spaces, self._by_pipe = action_spaces, by_pipe
         self._agents, self._num_envs = list(action_spaces), views.layout.num_envs
-        self._given = views[(EVERYBODY, ACTIONS)]
-        self._everybody = False  # whether it says that all were given one
+        self._given = views[(ALL_AGENTS, ACTIONS)]
+        self._all_given = False  # whether `_given` is 1 for all
         rows = {a: views[(g.name, ACTIONS)][i :: len(g.agents)] for g in groups for i, a in enumerate(g.agents)}
         self._rows = {agent: rows[agent] for agent, space in action_spaces.items() if is_array(space)}
 
@@ -91,31 +91,31 @@ class AgentActions:
             return False
         fitting = []
         for agent, row in self._rows.items():
-            if (found := _fitting(actions[agent], row)) is None:
+            if (batch_and_absent := _fitting(actions[agent], row)) is None:
                 return False
-            fitting.append((row, *found))
+            fitting.append((row, *batch_and_absent))
         for row, batch, _ in fitting:
             row[...] = batch
-        self._say_who([absent for *_, absent in fitting])
+        self._write_given([absent for *_, absent in fitting])
         return True
 
-    def _say_who(self, absent: list[Array | None]) -> None:
+    def _write_given(self, absent: list[Array | None]) -> None:
         """Write which agents have an action, in the order of the agents."""
-        everybody = not any(one is not None for one in absent)
-        if not (everybody and self._everybody):
+        all_given = not any(rows is not None for rows in absent)
+        if not (all_given and self._all_given):
             self._given[...] = 1
-            for i, one in enumerate(absent):
-                if one is not None:
-                    self._given[:, i] = ~one
-        self._everybody = everybody
+            for i, rows in enumerate(absent):
+                if rows is not None:
+                    self._given[:, i] = ~rows
+        self._all_given = all_given
 
     def _show(self, each: Sequence[Mapping[str, Any]]) -> None:
-        """Write what the block can hold too, so that the report of a failure shows the actions."""
-        self._everybody = False
-        for i, one in enumerate(each):
+        """Write actions that the block can hold there too, so that reports of failures show them."""
+        self._all_given = False
+        for i, actions in enumerate(each):
             for agent, row in self._rows.items():
                 try:
-                    row[i] = one.get(agent, 0)
+                    row[i] = actions.get(agent, 0)
                 except (TypeError, ValueError, OverflowError):
                     row[i] = 0
 
@@ -149,11 +149,11 @@ class AgentActions:
 
 
 def _fitting(batch: Any, row: Array) -> tuple[Array, Array | None] | None:
-    """Return (what to write, which rows have no action) if a column of the block holds the batch, else None."""
+    """Return (batch to write, rows without an action) if a column of the block holds the batch, otherwise None."""
     if type(batch) is not np.ndarray or batch.shape != row.shape:
         return None
     if batch.dtype.kind != "f":
-        # A number becomes an int on its way to the env, so that its own type does not matter.
+        # A number is converted to an int for the env, so that its own type does not matter.
         return (batch, None) if batch.dtype == row.dtype or (batch.ndim == 1 and _whole(batch, row)) else None
     absent = np.isnan(batch)
     if batch.dtype != row.dtype and not (batch.ndim == 1 and _whole(batch[~absent], row)):
@@ -200,8 +200,8 @@ AgentsStep = tuple[Any, dict[str, Array], dict[str, Array], dict[str, Array], In
 
 
 class Observations(ObservationsBase):  # type: ignore[misc]
-    """agent → batch, always of the present, which is what `copy=False` returns: read out of the block, and copied, when
-    it is asked for."""
+    """agent → batch of the current observations, returned with `copy=False`: read from the block and copied at each
+    access."""
 
     def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
         self._take = {agent: _reader(views, agent, group) for agent, group in agents}
@@ -225,7 +225,7 @@ class Observations(ObservationsBase):  # type: ignore[misc]
 
 
 def _reader(views: Views, agent: str, group: Group) -> Callable[[], Any]:
-    """Return what reads the observations of an agent in all envs; a tuple of values that no array can hold."""
+    """Return a function that reads the observations of an agent in all envs; objects as a tuple."""
     rows = slice(group.agents.index(agent), None, len(group.agents))
 
     def of_leaf(leaf: Leaf) -> Callable[[], Any]:
@@ -242,24 +242,24 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
 
     def __init__(self, action_spaces: Spaces, running: Running) -> None:
         """`action_spaces`: the original spaces, in the order of the agents."""
-        executor, groups = running.executor, running.description.groups[:-1]  # the last one is about everybody
+        executor, groups = running.executor, running.description.groups[:-1]  # the last one is about all agents
         super().__init__(replace(running, description=replace(running.description, groups=groups)))
         views, agents = executor.views, [(agent, self._group(agent)) for agent in action_spaces]
         self._order, self._by_pipe = list(action_spaces), ByPipe(executor, self._calls)
-        self.seen, self._columns = Observations(views, agents), Columns(views, agents)
+        self.current, self._columns = Observations(views, agents), Columns(views, agents)
         self._acts = AgentActions(views, groups, action_spaces, self._by_pipe)
 
     def start_reset(self, seed: Any, options: Any) -> None:
-        """Pass the options to every env, whatever they contain."""
+        """Pass the options to every env unchanged."""
         super().start_reset(seed, [options] * self.num_envs)
 
     def finish_reset(self, timeout_s: float | None) -> tuple[Any, Infos]:
         observations, infos = super().finish_reset(timeout_s)
         return observations, by_agent(infos, self._order, self.num_envs)
 
-    # -- how its batches look ----------------------------------------------------------------------------------
+    # -- batches -----------------------------------------------------------------------------------------------
     def _write_actions(self, actions: Any, ids: Array | None) -> None:
-        """A dict agent → batch or, for a step in two halves, a list of dicts: always for all envs."""
+        """Write a dict agent → batch or, for a step in two halves, a list of dicts; always for all envs."""
         if isinstance(actions, Mapping):
             self._acts.write(actions)
         else:
@@ -273,8 +273,8 @@ class AgentsEngine(AsyncCalls, MultiAgentVectorEnv):
         return self._step_result(infos)
 
     def observations(self) -> Any:
-        """agent → batch; with `copy=False` a view that always shows the present."""
-        return self.seen.copied() if self.copy else self.seen
+        """Return agent → batch; with `copy=False` a view of the current observations."""
+        return self.current.copied() if self.copy else self.current
 
 
 class Columns:
@@ -282,13 +282,13 @@ class Columns:
 
     def __init__(self, views: Views, agents: Sequence[tuple[str, Group]]) -> None:
         self._rows = [(agent, _columns_of(views, agent, group)) for agent, group in agents]
-        self._codes = views[(EVERYBODY, OBSERVATIONS)]
+        self._codes = views[(ALL_AGENTS, OBSERVATIONS)]
         self._known = b""  # the codes for which the takers below were made
         self._takers: list[list[tuple[str, Callable[[], Array]]]] = [[], [], []]
-        self._odd: Any = None  # of the step that is being read: an object per env
+        self._odd: Any = None  # of the current step: an object per env
 
     def read(self, odd: Any) -> list[dict[str, Array]]:
-        """Rewards, terminated, truncated: agent → [num_envs]."""
+        """Return rewards, terminated and truncated: agent → [num_envs]."""
         self._odd = odd
         codes = self._codes.tobytes()
         if codes != self._known:
@@ -317,9 +317,9 @@ class Columns:
             return row.copy if dtype == row.dtype else lambda: row.astype(dtype)
 
         def with_nan() -> Array:
-            found = row.astype(dtype)
-            found[missing] = np.nan
-            return found
+            column = row.astype(dtype)
+            column[missing] = np.nan
+            return column
 
         return with_nan
 
@@ -332,18 +332,17 @@ def _columns_of(views: Views, agent: str, group: Group) -> tuple[Array, Array, A
 
 
 # -- infos -----------------------------------------------------------------------------------------------------
-def by_agent(said: Infos, agents: Sequence[str], rows: int) -> Infos:
+def by_agent(objects: Infos, agents: Sequence[str], rows: int) -> Infos:
     """Return the infos of all envs as one batch: agent → its infos, each key with its mask; `_agent` is all True, since
-    AgileRL leaves no env out."""
+    AgileRL omits no env."""
     infos: Infos = {}
     for agent in agents:
-        if agent not in said:
+        if agent not in objects:
             infos[agent], infos[f"_{agent}"] = {}, np.ones(rows, np.bool_)
             continue
-        for row, what in enumerate(said[agent].tolist()):
-            add_info(
-                infos, {agent: {} if what is None else what.info if isinstance(what, WholeInfo) else what}, row, rows
-            )
+        for row, sent in enumerate(objects[agent].tolist()):
+            info = sent.info if isinstance(sent, WholeInfo) else {} if sent is None else sent
+            add_info(infos, {agent: info}, row, rows)
     return infos
 
 
@@ -351,15 +350,15 @@ def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
     """Write the info of one env into row `row` of a batch of `rows`. None becomes NaN; values that do not fit together
     become objects, where AgileRL raises an error of numpy."""
     for key, value in info.items():
-        found = infos.get(key)
-        if isinstance(value, dict) and (found is None or isinstance(found, dict)):
-            infos[key] = add_info(found or {}, value, row, rows)
-        elif isinstance(found, dict):
-            found[row] = value
+        column = infos.get(key)
+        if isinstance(value, dict) and (column is None or isinstance(column, dict)):
+            infos[key] = add_info(column or {}, value, row, rows)
+        elif isinstance(column, dict):
+            column[row] = value
         else:
-            if found is None:
-                found = np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
-            infos[key] = _with_value(found, row, value)
+            if column is None:
+                column = np.full(rows, np.nan, np.float32) if value is None else empty_column(value, rows)
+            infos[key] = _with_value(column, row, value)
         infos.setdefault(f"_{key}", np.zeros(rows, np.bool_))[row] = True
     return infos
 
@@ -372,7 +371,7 @@ def _with_value(column: Any, row: int, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         pass
     objects = np.full(len(column), None, object)
-    for i, one in enumerate(column):
-        objects[i] = one
+    for i, item in enumerate(column):
+        objects[i] = item
     objects[row] = value
     return objects

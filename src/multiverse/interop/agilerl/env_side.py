@@ -1,6 +1,7 @@
-"""The AgileRL drop-in where the envs run: one env, called and read as in AgileRL's worker, and its rows in the block.
+"""The AgileRL drop-in's code in workers: one env, called and read as in AgileRL's worker, and its rows in the block.
 
-Imports nothing of AgileRL, which would bring torch along."""
+Imports nothing of AgileRL, which would load torch.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from multiverse.core.layout import Group, Leaf, from_leaves, leaves
 from multiverse.core.views import Array
 from multiverse.interop.env_side import TakesGiven, own
 
-EVERYBODY = "(everybody)"
-"""Group with one row per env, which is about all agents."""
+ALL_AGENTS = "(everybody)"
+"""Group with one row per env, about all agents."""
 
 REWARD, TERMINATED, TRUNCATED = 0, 1, 2
 """Order of the three values of every agent."""
@@ -129,7 +130,7 @@ def placeholder(space: spaces.Space[Any]) -> Any:
 
 
 def nested(space: spaces.Space[Any], of_leaf: Callable[[Leaf], Callable[[], Any]], leaf: Leaf) -> Callable[[], Any]:
-    """A function that nests what `of_leaf` gives for every leaf as the space is; dicts in the space's order."""
+    """Return a function that nests the values of `of_leaf` as the space is; dicts in the space's order."""
     if isinstance(space, spaces.Dict):
         items = [(k, nested(child, of_leaf, Leaf((*leaf.path, k), child))) for k, child in space.spaces.items()]
         return lambda: OrderedDict((key, take()) for key, take in items)
@@ -140,14 +141,14 @@ def nested(space: spaces.Space[Any], of_leaf: Callable[[Leaf], Callable[[], Any]
 
 
 def action_row(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """An action as it lies in the block; where no array holds one it always goes by pipe."""
+    """Return the space of actions in the block; actions that no array holds are always sent by pipe."""
     return plain(space, space.shape or ()) if is_array(space) else spaces.Discrete(1)
 
 
-def everybody(agents: int) -> Group:
-    """The row about all agents. Its observation: three codes for each agent; its action: whom one was given."""
-    seen, given = spaces.Box(0, 255, (agents, 3), np.uint8), spaces.Box(0, 1, (agents,), np.uint8)
-    return Group(EVERYBODY, (EVERYBODY,), seen, given, may_be_absent=True)
+def all_agents_group(agents: int) -> Group:
+    """Return the group about all agents. Its observation: three codes per agent; its action: which agents have one."""
+    codes, given = spaces.Box(0, 255, (agents, 3), np.uint8), spaces.Box(0, 1, (agents,), np.uint8)
+    return Group(ALL_AGENTS, (ALL_AGENTS,), codes, given, may_be_absent=True)
 
 
 # -- the env ---------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ Odd = dict[tuple[str, int], Any]
 class OwnCopy:
     """An env function that shares nothing with others in its worker: each call builds from a copy.
 
-    `[lambda: env] * 8` means eight envs to AgileRL, whose envs have a process each.
+    `[lambda: env] * 8` makes eight separate envs in AgileRL, since each has its own process.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
@@ -183,7 +184,7 @@ class AgileRecipe(Recipe):
 
 
 class WholeInfo:
-    """An info of one agent that is transferred as it is."""
+    """An info of one agent that is sent unchanged."""
 
     __slots__ = ("info",)
 
@@ -211,17 +212,17 @@ class AgentRow:
         if self.agent not in observations:
             self._write(self._absent)
             return
-        seen = observations[self.agent]
-        if type(seen) is np.ndarray and seen.dtype is self._dtype and seen.shape == self._shape:
-            self._target[...] = seen
+        observation = observations[self.agent]
+        if type(observation) is np.ndarray and observation.dtype is self._dtype and observation.shape == self._shape:
+            self._target[...] = observation
         else:
-            self._write(self._fit(seen))
+            self._write(self._fit(observation))
 
-    def set_alive(self, there: bool) -> None:
-        self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = there
+    def set_alive(self, alive: bool) -> None:
+        self._row.alive[self._row.slot] = self._row.acting[self._row.slot] = alive
 
     write_outcome: Callable[[By, By, By, Odd], Codes]
-    """(rewards, terminated, truncated, odd): write the values of this agent, and return their codes."""
+    """Function (rewards, terminated, truncated, odd) that writes the values of this agent and returns their codes."""
 
     def _outcome_writer(self) -> Callable[[By, By, By, Odd], Codes]:
         """Return a closure, which is faster than a method: it runs for every agent at every step."""
@@ -253,11 +254,11 @@ class AgentRow:
             (TRUNCATED, truncated, row.truncated, code_of_end),
         )
         codes = []
-        for which, said, column, code_of in columns:
-            code = code_of(said[agent]) if agent in said else MISSING
+        for which, by_agent, column, code_of in columns:
+            code = code_of(by_agent[agent]) if agent in by_agent else MISSING
             if code == ODD:
-                odd[agent, which] = said[agent]
-            cast(Any, column)[row.slot] = 0 if code in (MISSING, ODD) else said[agent]
+                odd[agent, which] = by_agent[agent]
+            cast(Any, column)[row.slot] = 0 if code in (MISSING, ODD) else by_agent[agent]
             codes.append(code)
         return cast(Codes, tuple(codes))
 
@@ -265,8 +266,7 @@ class AgentRow:
 class AgileEnv(PettingZooEnv, TakesGiven):
     """A parallel env of which only its spaces, `reset`, `step` and `close` are used.
 
-    Its results are taken as they are: the agents in them are those that are there. When all agents in them have ended,
-    the episode is over.
+    The agents in its results are the present ones. The episode is over when all agents in them have ended.
     """
 
     kind = "parallel"
@@ -277,17 +277,17 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             observation_space=lambda agent: stored(env.observation_space(agent)),
             action_space=lambda agent: action_row(env.action_space(agent)),
         )
-        self._groups = (*groups_of(in_the_block, self._agents, AgentOptions()), everybody(len(self._agents)))
+        self._groups = (*groups_of(in_the_block, self._agents, AgentOptions()), all_agents_group(len(self._agents)))
         self.description = EnvDescription(groups=self._groups, kind=self.kind)
         self._given = []
         self._odd: Odd = {}
-        self._ended = False  # so that the next reset is the one that follows an end
+        self._ended = False  # whether the next reset follows an end
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
         owners = [(agent, group) for group in self._groups for agent in group.agents]
-        found = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
-        self._each = [AgentRow(agent, group, row) for agent in self._agents for _, group, row in [found[agent]]]
-        self._takers = [(agent, found[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
+        by_agent = {agent: (i, group, row) for i, ((agent, group), row) in enumerate(zip(owners, rows))}
+        self._each = [AgentRow(agent, group, row) for agent in self._agents for _, group, row in [by_agent[agent]]]
+        self._takers = [(agent, by_agent[agent][0], _taker(self._env.action_space(agent))) for agent in self._agents]
         self._write_codes = rows[-1].write_observation
         self._codes: list[Codes] = []
 
@@ -306,7 +306,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
         return self._infos_of(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
-        """Step with an action for every agent and, last, who has one; actions that came by pipe take precedence."""
+        """Step with an action for every agent and, last, which have one; actions from the pipe have precedence."""
         chosen = self._given.pop() if self._given else self._chosen(actions)
         observations, rewards, terminated, truncated, infos = self._env.step(chosen)
         over = all(end or truncated.get(agent, False) for agent, end in terminated.items())
@@ -316,7 +316,7 @@ class AgileEnv(PettingZooEnv, TakesGiven):
             self._write_codes(np.array(codes, np.uint8))
             self._codes = codes
         self._ended = over
-        if over:  # what is shown is the reset's
+        if over:  # the observations are those of the reset
             return True, {}
         for row in self._each:
             row.write_observation(observations)
@@ -326,30 +326,30 @@ class AgileEnv(PettingZooEnv, TakesGiven):
         given = actions[-1].tobytes()
         if 0 not in given:
             return {agent: take(actions[i]) for agent, i, take in self._takers}
-        return {agent: take(actions[i]) for (agent, i, take), there in zip(self._takers, given) if there}
+        return {agent: take(actions[i]) for (agent, i, take), has_action in zip(self._takers, given) if has_action}
 
     def _infos_of(self, infos: By) -> dict[str, Any]:
         """Return the infos that are not empty, by agent, and the values that no column holds."""
-        found: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         for agent, info in infos.items():
             if (info or type(info) is not dict) and agent in self._agents:
-                found[agent] = WholeInfo(info)
+                sent[agent] = WholeInfo(info)
         if self._odd:
-            found[ODDITIES] = WholeInfo(self._odd)
-        return found
+            sent[ODDITIES] = WholeInfo(self._odd)
+        return sent
 
-    # -- whatever else can be asked ------------------------------------------------------------------------------
+    # -- calls and attributes ------------------------------------------------------------------------------------
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of the outermost wrapper with copies of the arguments, or read an attribute."""
-        found = getattr(self._env, name)
-        return found(*own(args), **own(kwargs)) if callable(found) else found
+        attribute = getattr(self._env, name)
+        return attribute(*own(args), **own(kwargs)) if callable(attribute) else attribute
 
     def set_attr(self, name: str, value: Any) -> None:
         setattr(self._env, name, own(value))
 
 
 def _taker(space: spaces.Space[Any]) -> Callable[[Any], Any]:
-    """Return what makes the env's action of one in the block: an int, or an array without axes of length one."""
+    """Return a function that converts an action of the block to an int or an array without axes of length one."""
     if not is_array(space) or (not space.shape and isinstance(space, spaces.Box)):
         return np.asarray
     if not space.shape:

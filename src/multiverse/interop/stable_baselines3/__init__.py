@@ -1,8 +1,8 @@
-"""Stable-Baselines3's vector envs with our engine underneath: change the import, keep the rest.
+"""Stable-Baselines3's vector envs on our engine: only the import changes.
 
 `from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv`
 
-Imported when they are first used: workers load `env_side` from here, and must not load Stable-Baselines3 and torch.
+They are imported at first use: workers load `env_side`, and must not load Stable-Baselines3 and torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "stable_baselines3":
             raise
-        told = "this needs Stable-Baselines3, not installed here: pip install 'multiverse[peers]'"
-        raise ModuleNotFoundError(told, name=error.name) from error
+        problem = "this needs Stable-Baselines3, which is not installed: pip install 'multiverse[peers]'"
+        raise ModuleNotFoundError(problem, name=error.name) from error
 
     return getattr(vec_envs, name)

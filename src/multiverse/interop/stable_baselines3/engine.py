@@ -1,4 +1,4 @@
-"""Our vector env as the Stable-Baselines3 drop-ins drive it: steps in two halves, and each env's info by itself."""
+"""Vector env for the Stable-Baselines3 drop-ins: steps in two halves, and a separate info for each env."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class VecEnvEngine(Engine):
 
     def _make_way(self) -> None:
         self.admit_step()
-        self._calls.make_way_for_reset(self._everyone)
+        self._calls.make_way_for_reset(self._all_ids)
         self._state.refresh()
         self._before = -1
 
@@ -116,9 +116,9 @@ class VecEnvEngine(Engine):
     def reset_each(self, seeds: Sequence[int | None], options: Sequence[dict[str, Any] | None]) -> list[Infos]:
         """Begin an episode in every env, whatever was under way; return the info of each env."""
         self._state.refuse_unusable()
-        requests = reset_requests(self._everyone, seeds, options, None, self.num_envs)
+        requests = reset_requests(self._all_ids, seeds, options, None, self.num_envs)
         self._make_way()
-        infos = self._calls.reset_each(self._everyone, requests)
+        infos = self._calls.reset_each(self._all_ids, requests)
         return [infos.get(env_id) or {} for env_id in range(self.num_envs)]
 
     def ask_each(self, env_ids: Sequence[int], function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The Stable-Baselines3 drop-ins where the envs run. Imports nothing of Stable-Baselines3, which would load torch."""
+"""The Stable-Baselines3 drop-ins' code in workers. Imports nothing of Stable-Baselines3, which would load torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiverse.interop.env_side import AsGivenEnv, AsGivenRecipe, own
 
 
 class VecEnvRecipe(AsGivenRecipe):
-    """Builds an env as Stable-Baselines3 does: one of the old `gym` is patched where it was built."""
+    """Builds an env as Stable-Baselines3 does: envs of the old `gym` are patched."""
 
     __slots__ = ()
 
@@ -23,7 +23,7 @@ class VecEnvRecipe(AsGivenRecipe):
 
 
 def patched(env: Any) -> gymnasium.Env[Any, Any]:
-    """Return the env if it is Gymnasium's, else as Stable-Baselines3 patches it, if it does."""
+    """Return a Gymnasium env unchanged, others as Stable-Baselines3 patches them."""
     if isinstance(env, gymnasium.Env):
         return env
     from stable_baselines3.common.vec_env.patch_gym import _patch_env
@@ -32,7 +32,7 @@ def patched(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 class VecEnvMember(AsGivenEnv):
-    """One env, used as Stable-Baselines3 uses it. `raised` is the last exception of a step or reset."""
+    """One env with the calls of Stable-Baselines3. `raised` is the last exception of a step or reset."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -51,13 +51,13 @@ class VecEnvMember(AsGivenEnv):
         self.step = step_as_given
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
-        """Pass on only what is given: an env without `options`, or even `seed`, works as long as none is used."""
+        """Pass only arguments that are given: an env without `options` or even `seed` works if these are not used."""
         self._given.clear()
-        asked: dict[str, Any] = {} if seed is None else {"seed": seed}
+        arguments: dict[str, Any] = {} if seed is None else {"seed": seed}
         if options:
-            asked["options"] = options
+            arguments["options"] = options
         try:
-            observation, info = self._env.reset(**asked)
+            observation, info = self._env.reset(**arguments)
             self._write(observation)
         except Exception as error:
             self.raised = error
@@ -82,7 +82,7 @@ class VecEnvMember(AsGivenEnv):
         return True
 
     def set_attr(self, name: str, value: Any) -> None:
-        """On the outermost wrapper, as the originals do."""
+        """Set it on the outermost wrapper, as the originals do."""
         setattr(self._env, name, value)
         if name == "step":
             self.bind((self._row,))
@@ -92,7 +92,7 @@ def of_each(
     envs: EnvRange, env_ids: Sequence[int], ask: Callable[..., Any], shared: bool, *arguments: Any
 ) -> list[Any]:
     """Return ask(env, *arguments) of each env. Unless they are `shared`, each env gets copies of the arguments, as if
-    it had a pipe to itself. Run by the generic command of the worker loop."""
+    it had its own pipe. Run by the generic command of the worker loop."""
     shared = shared or len(env_ids) == 1
     answers = []
     for env_id in env_ids:
@@ -102,5 +102,5 @@ def of_each(
         except Exception as error:
             raise InEnv(env_id, error) from error
     if ask is VecEnvMember.set_attr:
-        envs.set_attr((), arguments[0], ())  # of no env: looks their steps up anew
+        envs.set_attr((), arguments[0], ())  # for no env: this looks up their `step` again
     return answers

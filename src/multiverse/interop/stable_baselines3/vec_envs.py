@@ -1,8 +1,8 @@
-"""Stable-Baselines3's `SubprocVecEnv` and `DummyVecEnv`, with our engine underneath: change the import, keep the rest.
+"""Stable-Baselines3's `SubprocVecEnv` and `DummyVecEnv` on our engine: only the import changes.
 
     from multiverse.interop.stable_baselines3 import SubprocVecEnv
 
-Only base classes and pure functions come from Stable-Baselines3; docs/drop_in_stable_baselines3.md says what differs.
+Only base classes and pure functions come from Stable-Baselines3. Differences: docs/drop_in_stable_baselines3.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from multiverse.interop.stable_baselines3.env_side import VecEnvMember, VecEnvRe
 log = logging.getLogger("multiverse")
 
 CLOSE_S = 15.0
-"""Time that `close` waits for envs that are busy; the original waits for ever."""
+"""Time that `close` waits for busy envs; the original waits forever."""
 
 _PLAIN = frozenset({bool, int, float, str, type(None), np.float32, np.float64, np.int64})
 """Types of values that cannot be changed."""
@@ -46,7 +46,7 @@ class EngineVecEnv(ErrorTranslator, VecEnv):
     """Common part of both drop-ins. `engine` is the `multiverse.VectorEnv` that does the work."""
 
     engine: VecEnvEngine
-    """Our vector env: `engine.plan` says how it runs, `engine.failures` what has failed so far."""
+    """Our vector env: `engine.plan` has the executor, `engine.failures` the counts of failures."""
 
     _shared = False  # whether the envs see the caller's own objects, or copies
 
@@ -95,7 +95,7 @@ class EngineVecEnv(ErrorTranslator, VecEnv):
         self._reset_seeds()
         self._reset_options()
 
-    # -- whatever else can be asked of envs --------------------------------------------------------------------
+    # -- attributes and methods --------------------------------------------------------------------------------
     def get_images(self) -> Sequence[np.ndarray[Any, Any] | None]:
         """Return a frame of each env."""
         if self.render_mode != "rgb_array":
@@ -132,8 +132,8 @@ class EngineVecEnv(ErrorTranslator, VecEnv):
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[..., Any], *arguments: Any) -> list[Any]:
         """Return ask(env, *arguments) of each env, called where it runs."""
-        everyone = range(self.engine.num_envs)
-        env_ids = [everyone[i] for i in self._get_indices(indices)]
+        all_ids = range(self.engine.num_envs)
+        env_ids = [all_ids[i] for i in self._get_indices(indices)]
         try:
             return self.engine.ask_each(env_ids, of_each, ask, self._shared, *arguments)
         except EnvFailed as error:
@@ -144,11 +144,11 @@ class EngineVecEnv(ErrorTranslator, VecEnv):
 
 
 class SubprocVecEnv(EngineVecEnv):
-    """Envs in worker processes, stepped side by side.
+    """Envs in worker processes, stepped in parallel.
 
     :param env_fns: functions that build one env each; closures and lambdas are fine
     :param start_method: "forkserver" (the default), "fork" or "spawn"; no `if __name__ == "__main__":` is needed
-    :param workers: processes; each hosts many envs. Default: as in `make_vec`; `len(env_fns)` gives every env its own
+    :param workers: number of processes, each of which hosts many envs. Default: as in `make_vec`
     """
 
     def __init__(self, env_fns: EnvFunctions, start_method: str | None = None, *, workers: int | None = None) -> None:
@@ -203,12 +203,12 @@ class SubprocVecEnv(EngineVecEnv):
         return self._stacked(self.engine.observations())
 
     def close(self) -> None:
-        """End every worker, whatever it is doing; a second call does nothing."""
+        """End every worker, even a busy one. Closing again has no effect."""
         if self.closed:
             return
         try:
             self.engine.close(timeout_s=CLOSE_S)
-        except EnvFailed as error:  # all workers have ended anyway, and the original ignores it too
+        except EnvFailed as error:  # all workers have ended, and the original ignores it too
             log.warning("%s", error)
         self.closed = True
 
@@ -255,7 +255,7 @@ class DummyVecEnv(EngineVecEnv):
         self.actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """One step of every env."""
+        """Step every env."""
         try:
             self.engine.start_step(self._rows())
             stepped = self.engine.finish_step()
@@ -277,7 +277,7 @@ class DummyVecEnv(EngineVecEnv):
         self.reset_infos[env_id] = info
 
     def _rows(self) -> Any:
-        """Return the actions, of which any beyond the number of envs are ignored."""
+        """Return the actions; any beyond the number of envs are ignored."""
         count = len(self.actions)
         if count < self.num_envs:
             raise _TooFewActions(f"{count} actions for {self.num_envs} envs: one for each; no env was stepped")

@@ -1,4 +1,4 @@
-"""Builds Lantern Vale: drawings, rooms and tunes written in text become a C header, and sdcc makes quest.gb.
+"""Builds Lantern Vale: converts drawings, rooms and tunes from text to a C header, and compiles quest.gb with sdcc.
 
 python -m multiverse.envs.game_boy.quest.build [FILE]
 """
@@ -24,9 +24,9 @@ ENEMIES = ("", "slime", "bat", "skeleton", "shade", "spark")
 ITEMS = ("", "gem", "heart")
 
 EDGES = ((72, 112), (72, 0), (0, 56), (144, 56))
-"""Where a hero leaves a room to the south, north, west and east (the order of `facing`), in pixels."""
+"""Positions in pixels where the hero leaves a room to the south, north, west and east (the order of `facing`)."""
 STAIRS = {2: (6, (72, 16)), 6: (2, (72, 112))}
-"""The rooms with a way to the other floor: where it leads, and where it is."""
+"""Rooms with stairs: the room that they lead to, and their position."""
 STRAIGHT = 255
 SIDES = ((0, 1), (0, -1), (-1, 0), (1, 0))
 WALKED = ("open", "exit", "locked")
@@ -41,13 +41,13 @@ STEPS = (
     (10, (72, 56)),  # the Shade
     (11, (72, 40)),  # the lantern
 )
-"""The steps of the quest in order: the room of each, and where in it."""
+"""Steps of the quest in order: room and position."""
 
 Place = tuple[int, int]
 
 
 class Header:
-    """The C header that is made of the drawings."""
+    """C header with the assets."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -56,14 +56,14 @@ class Header:
         self.lines.append(f"#define {name} {value}")
 
     def array(self, name: str, values: bytes | list[int]) -> None:
-        """Declared wherever the header is read, defined where ASSETS is set."""
+        """Add an array, which is declared everywhere and defined where ASSETS is set."""
         listed = ",".join(map(str, values))
         self.lines.append(f"extern const u8 {name}[{len(values)}];")
         self.lines.append(f"#ifdef ASSETS\nconst u8 {name}[] = {{{listed}}};\n#endif")
 
 
 def write_ram(header: Header) -> None:
-    """Each name is a byte; those numbered from 0 are an array."""
+    """Write the names of ram.yaml: each is a byte; names numbered from 0 are an array."""
     for name, address in yaml.safe_load((HERE / "ram.yaml").read_text())["ram"].items():
         stem, _, number = name.rpartition("_")
         if number == "0":
@@ -73,7 +73,7 @@ def write_ram(header: Header) -> None:
 
 
 def write_letters(header: Header, glyphs: dict[str, Picture]) -> None:
-    """The font, one bit a pixel, and the small tiles before it."""
+    """Write the font, one bit per pixel, and the small tiles before it."""
     blank = ["." * 8] * 8
     header.array("font", b"".join(two_bits(glyphs.get(chr(code), blank))[::2] for code in range(32, 127)))
     small: list[Picture] = []
@@ -87,7 +87,7 @@ def write_letters(header: Header, glyphs: dict[str, Picture]) -> None:
 
 
 def write_ground(header: Header, glyphs: dict[str, Picture]) -> None:
-    """Tiles and what the cells are made of. The console holds 128 tiles of ground: those of one floor."""
+    """Write the tiles and the four tiles of each cell. The console holds 128 ground tiles, those of one floor."""
     tiles = list(blocks("tiles.txt", "tile"))
     drawn: dict[str, Picture] = {}
     for number, ((letter, name, _, _, *rest), picture) in enumerate(tiles):
@@ -111,7 +111,7 @@ def write_ground(header: Header, glyphs: dict[str, Picture]) -> None:
 
 
 def write_title(header: Header, ground: list[Picture], glyphs: dict[str, Picture]) -> None:
-    """Its letters, behind the vale's tiles."""
+    """Write the letters of the title, behind the vale's tiles."""
     letters = {}
     for letter in sorted(set("".join(TITLE))):
         letters[letter] = 128 + len(ground)
@@ -121,7 +121,7 @@ def write_title(header: Header, ground: list[Picture], glyphs: dict[str, Picture
 
 
 def write_sprites(header: Header) -> None:
-    """In columns 8 wide and 16 high, as the console draws them."""
+    """Write sprites in columns of 8 by 16 pixels, as the console draws them."""
     sprites: list[Picture] = []
     for (name,), picture in blocks("sprites.txt", "sprite"):
         header.define(f"SPRITE_{name.upper()}", len(sprites))
@@ -133,7 +133,7 @@ def write_sprites(header: Header) -> None:
 
 
 def write_music(header: Header) -> None:
-    """Pitches as the console counts them, and each tune as numbers of these and lengths."""
+    """Write pitches in the console's units, and each tune as indices of pitches with lengths."""
     semitones = dict(zip("C D EF G A B", range(12)))
     pitches, numbers = [0, 0], {"-": 0}
     header.define("SILENCE", 254)
@@ -188,7 +188,7 @@ def write_rooms(header: Header) -> None:
 
 
 def check_edges(maps: list[list[list[str]]], exits: list[int]) -> None:
-    """What is open on one side of an edge is open on the other, unless a door is there."""
+    """Check that cells on both sides of an edge are equally open, except at doors."""
     for number, rows in enumerate(maps):
         south, _, _, east = exits[4 * number : 4 * number + 4]
         edges = [(rows[7], maps[south][0])] if south != 255 else []
@@ -200,7 +200,7 @@ def check_edges(maps: list[list[list[str]]], exits: list[int]) -> None:
 
 
 def way_to(target: int, place: Place, room: int, exits: list[int]) -> Place:
-    """Where to go in this room to come nearer to a place in another: to an edge, or to the stairs."""
+    """Return where to go in this room towards a place in another: an edge, or the stairs."""
     first = {room: place}
     waiting = deque([room])
     while target not in first:
@@ -228,20 +228,20 @@ def bends(cells: set[Place], goal: Place) -> list[int]:
                 waiting.append(there)
 
     def straight_on(place: Place, side: Place) -> list[Place]:
-        """As far as this comes nearer to the goal with every step."""
+        """Return the cells in this direction, as long as each is nearer to the goal."""
         there = place[0] + side[0], place[1] + side[1]
         return [there, *straight_on(there, side)] if steps.get(there, 99) < steps[place] else []
 
-    found = [STRAIGHT] * 80
+    next_cells = [STRAIGHT] * 80
     for (column, row), left in steps.items():
         if left:
             end = max((straight_on((column, row), side) for side in SIDES), key=len)[-1]
-            found[10 * row + column] = 10 * end[1] + end[0] if steps[end] else STRAIGHT
-    return found
+            next_cells[10 * row + column] = 10 * end[1] + end[0] if steps[end] else STRAIGHT
+    return next_cells
 
 
 def build(image: Path) -> None:
-    """Writes the 32 KiB image. sdcc 4.2.0 makes the one that is shipped; another version's may differ in its bytes."""
+    """Write the 32 KiB image. The shipped one was made by sdcc 4.2.0; other versions may give other bytes."""
     header = Header()
     glyphs = font()
     write_ram(header)

@@ -1,4 +1,4 @@
-"""Pictures drawn in text, and the bytes that the console wants for them. Knows nothing of the game."""
+"""Pictures drawn in text, and their conversion to the console's format; independent of the game."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Picture = list[str]
 
 
 def blocks(file: str, word: str) -> Iterator[tuple[list[str], Picture]]:
-    """The blocks of a text file: the words of each heading after the first, and the lines below it."""
+    """Yield the blocks of a text file: the words of the heading after the first, and the lines below it."""
     heading: list[str] = []
     lines: list[str] = []
     for line in (ART / file).read_text().splitlines():
@@ -32,22 +32,22 @@ def mirrored(picture: Picture) -> Picture:
 
 
 def turned(picture: Picture) -> Picture:
-    """A quarter turn clockwise."""
+    """Return the picture rotated by 90° clockwise."""
     return ["".join(column) for column in zip(*reversed(picture))]
 
 
 def cut(picture: Picture, x: int, y: int) -> Picture:
-    """The 8 by 8 pixels at (x, y)."""
+    """Return the 8 by 8 pixels at (x, y)."""
     return [line[x : x + 8] for line in picture[y : y + 8]]
 
 
 def quarters(picture: Picture) -> list[Picture]:
-    """The four tiles of 16 by 16 pixels."""
+    """Return the four tiles of 16 by 16 pixels."""
     return [cut(picture, x, y) for y in (0, 8) for x in (0, 8)]
 
 
 def two_bits(tile: Picture) -> bytes:
-    """An 8 by 8 tile: for each line the low bits of its pixels, then the high bits."""
+    """Encode an 8 by 8 tile: for each line the low bits of its pixels, then the high bits."""
     rows = [[SHADES.index(pixel) for pixel in line] for line in tile]
     return bytes(sum((shade >> bit & 1) << 7 - i for i, shade in enumerate(row)) for row in rows for bit in (0, 1))
 
@@ -62,13 +62,13 @@ def font() -> dict[str, Picture]:
 
 
 def large(letter: Picture) -> Picture:
-    """A letter twice as large, its steps made slopes, with a shadow to the lower right."""
+    """Return a letter at twice the size, with smoothed steps and a shadow to the lower right."""
 
     def black(x: int, y: int) -> bool:
         return 0 <= x < 8 and 0 <= y < 8 and letter[y][x] == "#"
 
     def ink(x: int, y: int) -> bool:
-        """As its pixel, except at a corner: where both neighbours on this side differ from both on the other."""
+        """Return the pixel's value, except at a corner, where both neighbours on this side differ from the others."""
         i, j, right, down = x // 2, y // 2, x % 2 * 2 - 1, y % 2 * 2 - 1
         near = {black(i + right, j), black(i, j + down)}
         far = {black(i - right, j), black(i, j - down)}

@@ -1,6 +1,6 @@
-"""A player for Lantern Vale: it shows that the game can be won, and plays an emulator to any point at which to begin.
+"""A scripted player for Lantern Vale: it shows that the game can be won, and plays to points where episodes begin.
 
-It knows the rooms, reads the RAM every four frames, finds its way round what is solid, and fights what is near."""
+It knows the rooms, reads the RAM every four frames, walks around obstacles, and fights nearby enemies."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from multiverse.envs.game_boy.emulator import Emulator, read_cartridge
 from multiverse.envs.game_boy.quest.drawings import blocks
 
 FRAMES = 4
-"""Frames between two looks; the hero walks as many pixels."""
+"""Frames between two decisions; the hero walks as many pixels."""
 
 Place = tuple[int, int]
 DIRECTIONS = {"down": (0, 1), "up": (0, -1), "left": (-1, 0), "right": (1, 0)}
 MUST_CLEAR = (3, 8, 10)
-"""The rooms where something appears once all enemies are gone."""
+"""Rooms where an item appears after all enemies are defeated."""
 
 
 def addresses() -> dict[str, int]:
-    found: dict[str, int] = yaml.safe_load((Path(__file__).parent / "ram.yaml").read_text())["ram"]
-    return found
+    by_name: dict[str, int] = yaml.safe_load((Path(__file__).parent / "ram.yaml").read_text())["ram"]
+    return by_name
 
 
 @cache
 def open_cells(room: int) -> frozenset[Place]:
-    """The columns and rows of a room that the hero can stand on; doors count as open, for the keys are at hand then."""
+    """Return the cells of a room that the hero can stand on; doors count as open, since the keys are found before."""
     kinds = {heading[0]: heading[2] for heading, _ in blocks("tiles.txt", "tile")}
     rows = next(lines[:8] for heading, lines in blocks("rooms.txt", "room") if heading[0] == str(room))
     walkable = ("open", "exit", "locked")
@@ -40,7 +40,7 @@ def open_cells(room: int) -> frozenset[Place]:
 
 @cache
 def fits(room: int, place: Place) -> bool:
-    """Whether the hero's feet have room here."""
+    """Return whether the hero fits here."""
     x, y = place
     inside = 0 <= x <= 144 and 0 <= y <= 112
     corners = [((x + dx) // 16, (y + dy) // 16) for dx in (3, 12) for dy in (8, 15)]
@@ -52,7 +52,7 @@ def distance(a: Place, b: Place) -> int:
 
 
 def way(room: int, start: Place, goals: list[Place], avoid: list[Place]) -> str | None:
-    """The first button of the shortest way to one of the goals, None if there is none or it is here."""
+    """Return the first button of the shortest path to one of the goals; None if there is none, or at a goal."""
     if any(distance(start, goal) < FRAMES for goal in goals):
         return None
     seen, waiting = {start}, deque([(start, "")])
@@ -69,18 +69,18 @@ def way(room: int, start: Place, goals: list[Place], avoid: list[Place]) -> str 
 
 
 class Player:
-    """Says which buttons to hold for the next four frames, by what it reads in RAM."""
+    """Chooses the buttons for the next four frames by the RAM."""
 
     def __init__(self, read: Callable[[int], int]) -> None:
         self._read = read
         self._at = addresses()
-        self._pressed = False  # A or Start, in the last frames: a button must be let go to be pressed again
+        self._pressed = False  # A or Start in the last frames: a button must be released before it is pressed again
 
     def __getitem__(self, name: str) -> int:
         return self._read(self._at[name])
 
     def buttons(self) -> list[str]:
-        """[] is nothing."""
+        """Return the buttons to hold; [] for none."""
         wanted = self._wanted()
         if self._pressed:
             wanted = [button for button in wanted if button not in ("a", "start")]
@@ -95,14 +95,14 @@ class Player:
             return self._fight(here, enemy)
         if self["health"] < 4 and (hearts := self._things("item", (2,))):
             return self._walk(here, hearts)
-        return self._go_on(here)
+        return self._follow_guide(here)
 
     def _things(self, what: str, kinds: tuple[int, ...]) -> list[Place]:
         slots = [slot for slot in range(4) if self[f"{what}_kind_{slot}"] in kinds]
         return [(self[f"{what}_x_{slot}"], self[f"{what}_y_{slot}"]) for slot in slots]
 
     def _opponent(self, here: Place) -> Place | None:
-        """The middle, as the hero's place is, of the nearest enemy that has to be fought."""
+        """Return the middle of the nearest enemy that has to be fought, or None."""
         if not self["has_sword"]:
             return None
         shade = [(x + 8, y + 8) for x, y in self._things("enemy", (4,))]
@@ -125,8 +125,8 @@ class Player:
         button = way(self["room"], here, goals, avoid or [])
         return [button] if button else []
 
-    def _go_on(self, here: Place) -> list[str]:
-        """To where the firefly shows; there, through the door, or talk."""
+    def _follow_guide(self, here: Place) -> list[str]:
+        """Walk to the firefly's goal; there, go through the door or talk."""
         goal = self["goal_x"], self["goal_y"]
         if step := self._walk(here, [goal]):
             return step
@@ -139,7 +139,7 @@ class Player:
 
 
 def play(emulator: Any, *, until: Callable[[Player], bool], frames: int) -> int:
-    """Plays in a PyBoy until something is so, or for so many frames; the frames that were played."""
+    """Play in a PyBoy until `until` holds, for at most `frames`; return the number of frames played."""
     player = Player(emulator.memory.__getitem__)
     held: list[str] = []
     played = 0
@@ -157,22 +157,22 @@ def play(emulator: Any, *, until: Callable[[Player], bool], frames: int) -> int:
     return played
 
 
-# -- points to begin at ----------------------------------------------------------------------------------------
+# -- starts of episodes ----------------------------------------------------------------------------------------
 HERE = Path(__file__).parent
 TITLE, PLAYING = 0, 1
 MOST_FRAMES = 20_000
 FRAMES_BETWEEN = 96
-"""From one point to the next. Rooms that take longer, such as the bends of Black Water, have several."""
+"""Frames from one start to the next. Rooms that take longer, such as Black Water, have several."""
 
 
 @cache
 def stages() -> dict[str, bytes]:
-    """stage_0_1, …, stage_1, stage_1_1, … → the emulator's state; played once in a process, which takes some seconds.
+    """Return the emulator's states of stage_0_1, …, stage_1, stage_1_1, …; played once per process, in some seconds.
 
-    `stage_3` is where the third step of the quest was just done, `stage_3_2` the second point after it.
+    `stage_3` is just after the third step of the quest, `stage_3_2` the second start after it.
     """
     emulator = Emulator(read_cartridge(HERE / "quest.gb"), "quest.gb")
-    player, found, held = Player(emulator.memory.__getitem__), dict[str, bytes](), list[str]()
+    player, states, held = Player(emulator.memory.__getitem__), dict[str, bytes](), list[str]()
     stage, points, since = 0, 0, 0
     try:
         for _ in range(MOST_FRAMES // FRAMES):
@@ -184,7 +184,7 @@ def stages() -> dict[str, bytes]:
                 stage, points = player["progress"], points + 1 if player["progress"] == stage else 0
                 emulator.release()
                 emulator.run(1, True)
-                found[f"stage_{stage}_{points}" if points else f"stage_{stage}"] = emulator.save()
+                states[f"stage_{stage}_{points}" if points else f"stage_{stage}"] = emulator.save()
                 since, held = 0, []
             wanted = player.buttons()
             emulator.release([button for button in held if button not in wanted])
@@ -193,4 +193,4 @@ def stages() -> dict[str, bytes]:
             since, held = since + FRAMES, wanted
     finally:
         emulator.close()
-    return found
+    return states
