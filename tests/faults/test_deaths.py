@@ -44,7 +44,7 @@ def bring_about(envs: Any, phase: str, gate: Gate) -> None:
     """Up to the moment before the death is noticed."""
     if phase == "idle":
         pid = envs.worker_pids[-1]
-        envs.call("do_it_when", str(gate), env_ids=[envs.num_envs - 1])
+        envs.call("fail_when_opened", str(gate), env_ids=[envs.num_envs - 1])
         gate.wait_for_arrival()
         gate.open()
         assert still_alive([pid]) == []
