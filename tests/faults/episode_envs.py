@@ -40,7 +40,7 @@ class FailsOnce(Stumbles):
         if self._deed == "hangs":
             time.sleep(3600)
         if self._deed == "raises":
-            raise RuntimeError("as told")
+            raise RuntimeError("as requested")
         return True
 
 

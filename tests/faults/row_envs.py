@@ -38,7 +38,7 @@ class FailsOnce(gym.Env):  # type: ignore[type-arg]
             if self.deed == "hangs":
                 time.sleep(3600)
             if self.deed == "raises":
-                raise RuntimeError("as told")
+                raise RuntimeError("as requested")
         return np.array([self.drawn, self.steps], np.float32), 1.0, self.steps == 5, False, {}
 
 
@@ -58,7 +58,7 @@ class RaisesInSecondStep(FailsOnce):
 
     def step(self, action: Any) -> Any:
         if self.steps == 1 and first_to_note(self.note):
-            raise RuntimeError("as told")
+            raise RuntimeError("as requested")
         return super().step(action)
 
 
@@ -116,6 +116,6 @@ class FaultyPolicy(NumpyPolicy):
         actions, memory = super().act(seen, noise, memory)
         self.rows += 1
         if self.rows == 4 and self.how == "raises":
-            raise ZeroDivisionError("as told")
+            raise ZeroDivisionError("as requested")
         ways = {"one for all": actions[:1], "two for each": np.stack([actions, actions], 1), "NaN": actions * np.nan}
         return ways.get(self.how, actions) if self.rows >= 4 else actions, memory

@@ -56,7 +56,7 @@ def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]
         steps, slots, finals = rollout.ends()
         names = ("rewards", "terminated", "truncated", "valid", "starts")
         arrays = {name: getattr(rollout, name).copy() for name in names}
-        actions = np.where(rollout.valid, rollout.actions, -1)  # of a lost row nobody asks
+        actions = np.where(rollout.valid, rollout.actions, -1)  # lost rows are not compared
         found.append({**arrays, "actions": actions, "steps": steps, "slots": slots, "finals": finals[()],
                       "seen": rollout.observations[()].copy(), "last": rollout.last[()].copy()})  # fmt: skip
     failures = envs.failures
@@ -95,7 +95,7 @@ def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> No
 
 @pytest.mark.fault("G7")
 def test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for(tmp_path: Path) -> None:
-    """Env 0 raises in the second row and is restarted; in the fifth its worker dies, and can tell nobody."""
+    """Env 0 raises in the second row and is restarted; in the fifth its worker dies before it can report that."""
     accounts = []
     for where in ("in workers", "in the caller"):
         first = lambda where=where: FailsOnce(str(tmp_path / f"first-{where}"), 2, "raises")  # noqa: E731
@@ -135,7 +135,7 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
 def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C between the replacement and the row it goes on with: nobody takes that row for one of the next rollout."""
+    """Ctrl-C between the replacement and its next row, which must not count as a row of the next rollout."""
     recover = Executor.recover
 
     def interrupted(*arguments: Any) -> None:
@@ -161,7 +161,7 @@ def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
 def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lost worker died asleep: whoever closes has nobody to wake."""
+    """The lost worker died asleep: close must not try to wake it."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -189,7 +189,7 @@ def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(exec
                      reset_plan=mv.DerivedSeeds(4), fields=fields_for(2), autoreset="same_step",
                      on_failure="restart") as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
-        with pytest.raises((EnvFailed, ZeroDivisionError), match="as told"):
+        with pytest.raises((EnvFailed, ZeroDivisionError), match="as requested"):
             collector.collect([faulty_policy(envs, "raises")], np.random.default_rng(1))
         assert envs.failures.env_restarts == 1
         envs.reset()
@@ -211,7 +211,7 @@ def faulty_policy(envs: Any, how: str) -> FaultyPolicy:
 def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: str, tmp_path: Path) -> None:
     with made(tmp_path, 0, "", "in workers") as envs:
         collector, rollout, _ = collecting(envs)
-        with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as told|the policy's act)"):
+        with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as requested|the policy's act)"):
             collector.collect([faulty_policy(envs, how)], np.random.default_rng(1))
         with pytest.raises(RequestPending):
             envs.step(np.zeros(4, np.int64))
