@@ -1,4 +1,4 @@
-"""For every test: a guard against hanging, and a place of its own for what is kept for a user."""
+"""Fixtures of every test: a guard against hanging, the default Ctrl-C handler and a separate state directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Started in the background of a shell, which has its programs ignore Ctrl-C; those that we start must not.
+    # A shell makes its background programs ignore Ctrl-C; the programs that tests start must not inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HANG_AFTER_S = 120
@@ -28,24 +28,26 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Shows where every thread stands, and ends the whole run, if a test takes too long."""
+def hang_guard(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Print the stack of every thread and end the run if a test takes too long."""
     faulthandler.dump_traceback_later(HANG_AFTER_S, exit=True, file=request.config.stash[_stderr])
     yield
     faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(autouse=True)
-def ctrl_c_is_pythons() -> Iterator[None]:
-    """Tests that press Ctrl-C wait for its exception: no other, nor a library in it, keeps it."""
+def default_ctrl_c_handler() -> Iterator[None]:
+    """Install Python's handler of Ctrl-C before each test, and fail a test that leaves another one installed."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "this test has taken Ctrl-C, and kept it"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, (
+        "this test has not restored the Ctrl-C handler"
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_cluster_stays() -> Iterator[None]:
-    """A Ray cluster ends with the file that needed it: others count processes, sockets and descriptors."""
+def ray_cluster_ends_with_the_module() -> Iterator[None]:
+    """End the Ray cluster after the module that started it: other modules count processes, sockets and descriptors."""
     yield
     ray_cluster = sys.modules.get("multiverse.executors.ray_cluster")
     if ray_cluster is not None:
@@ -53,17 +55,17 @@ def no_cluster_stays() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The key by which a user's own runs are known is not that of whoever runs the tests."""
+def own_state_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the key that marks a user's own runs in a temporary directory instead of the home of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_disk_is_waited_for() -> Iterator[None]:
-    """What is forced to the disk, and when, is looked at where that is the point. That it takes its time is not: only a
-    loss of power would tell. Programs that tests start do wait."""
+def disabled_fsync() -> Iterator[None]:
+    """Do not wait for the disk: only a power failure would show a difference. Tests of what is synced replace
+    `os.fsync` themselves; programs that tests start do wait."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", os.fstat)  # what is no descriptor is still an error
+        patch.setattr(os, "fsync", os.fstat)  # an invalid descriptor is still an error
         yield

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 
 class Walk(gym.Env):
-    """Draws a random number at every reset and step, so that one step too many or too few shows for ever after.
+    """Env that draws a random number at every reset and step, so that a step too many or too few changes the rest.
 
     Episodes take `length` steps; even ones terminate, odd ones are truncated.
     """
@@ -56,12 +56,12 @@ class Walk(gym.Env):
 
 
 def stand_still(action: Any) -> Any:
-    """A step method to put in place of an env's own."""
+    """A step method that replaces that of an env."""
     return np.full(2, 9.0), 8.0, False, False, {}
 
 
 class AnySpace(gym.Env):
-    """Observations drawn from a given space; the reward tells exactly which action arrived, of which type."""
+    """Env with observations drawn from a given space; the reward identifies the action that arrived, and its type."""
 
     def __init__(self, observation_space: Any, action_space: Any, length: int = 3) -> None:
         self.observation_space, self.action_space, self.length = observation_space, action_space, length
@@ -84,14 +84,14 @@ class AnySpace(gym.Env):
 
 
 class PlainInts(AnySpace):
-    """What it observes of a Discrete space is Python's own int, as Gymnasium's toy envs have it."""
+    """Env whose observations of Discrete spaces are Python ints, as in Gymnasium's toy-text envs."""
 
     def _observe(self) -> Any:
         return plain_ints(super()._observe())
 
 
 def plain_ints(value: Any) -> Any:
-    """The same with Python's ints in place of numpy's."""
+    """Return the value with Python ints in place of numpy integers."""
     if isinstance(value, dict):
         return {key: plain_ints(part) for key, part in value.items()}
     if isinstance(value, tuple):
@@ -100,7 +100,7 @@ def plain_ints(value: Any) -> Any:
 
 
 def fingerprint(value: Any) -> str:
-    """A text that is equal for two values exactly if they are equal in structure, types, shapes, dtypes and bits."""
+    """Return a text that is equal for two values if and only if structure, types, shapes, dtypes and bits are."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{fingerprint(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, tuple):
@@ -111,7 +111,7 @@ def fingerprint(value: Any) -> str:
 
 
 class Directions(spaces.Space[str]):
-    """A space that Gymnasium has never heard of."""
+    """A custom space, unknown to Gymnasium."""
 
     names = ("north", "east", "south", "west")
 
@@ -131,7 +131,7 @@ class Directions(spaces.Space[str]):
 
 
 class RichInfos(gym.Env):
-    """Infos of every kind: keys that come and go, and one whose type depends on the env and the step."""
+    """Env with infos of every kind: keys that appear and disappear, and values whose type depends on env and step."""
 
     def __init__(self, index: int = 0, length: int = 4, many: int = 0, mixed: bool = True) -> None:
         self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -178,7 +178,7 @@ class RichInfos(gym.Env):
 
 
 class NumericInfos(gym.Env):
-    """Infos that are numbers only: what MuJoCo envs have, and what goes through shared memory."""
+    """Env with numeric infos only, as MuJoCo envs have; they are sent through shared memory."""
 
     def __init__(self, index: int = 0, length: int = 4) -> None:
         self.observation_space = spaces.Box(-1, 1, (1,), np.float32)
@@ -199,7 +199,7 @@ class NumericInfos(gym.Env):
 
 
 class KeepsAction(gym.Env):
-    """Keeps its last action by reference, as many envs do for a control cost, and tells whether it has changed."""
+    """Env that keeps its last action by reference, as many do for a control cost, and reports if it changes."""
 
     def __init__(self, action_space: Any) -> None:
         self.observation_space, self.action_space = spaces.Discrete(2), action_space
@@ -220,7 +220,7 @@ class KeepsAction(gym.Env):
 
 
 class MutatesItsObservation(gym.Env):
-    """Hands out the same object again and again, written over in place."""
+    """Env that returns the same observation object each time, changed in place."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Sequence(spaces.Box(-np.inf, np.inf, (1,), np.float64))
@@ -237,7 +237,7 @@ class MutatesItsObservation(gym.Env):
 
 
 class ShowsTask(gym.Env):
-    """The observation is the task."""
+    """Env whose observation is its task."""
 
     def __init__(self, length: int = 3) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
@@ -262,7 +262,7 @@ class HookTask(ShowsTask):
 
 
 class OptionTask(ShowsTask):
-    """One that reads `options["task"]`."""
+    """A meta-RL env that reads `options["task"]`."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if options is not None:
@@ -271,7 +271,7 @@ class OptionTask(ShowsTask):
 
 
 class CountsConstructions(Walk):
-    """Adds a byte to a file when it is built."""
+    """Env that adds a byte to a file when it is built."""
 
     def __init__(self, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -284,13 +284,13 @@ def constructions(path: Path) -> int:
 
 
 class InProcess(CountsConstructions):
-    """Says that it holds something that does not travel."""
+    """Env whose metadata declare that it must stay in the calling process."""
 
     metadata = {**Walk.metadata, "in_process": True}  # noqa: RUF012
 
 
 class Window(Walk):
-    """Can open a window, or says so."""
+    """Env that declares the render mode `human`."""
 
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 30}  # noqa: RUF012
 
@@ -299,7 +299,7 @@ class Window(Walk):
 
 
 class Counts(gym.Env):
-    """Counts its steps over its whole life, and says so in its observation and info."""
+    """Env that counts its steps over its whole life, in its observation and info."""
 
     def __init__(self, action_space: Any) -> None:
         self.observation_space, self.action_space = spaces.Box(0, 1e9, (1,), np.float64), action_space

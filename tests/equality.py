@@ -1,4 +1,4 @@
-"""Exact equality of whatever vector envs return: structure, dtypes, shapes and bits."""
+"""Exact equality of the results of vector envs: structure, dtypes, shapes and bits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def assert_same(found: Any, expected: Any, where: str = "") -> None:
-    """Both have the same structure, dtypes and values. A zero-dimensional array and a numpy scalar are one thing."""
+    """Assert equal structure, dtypes and values. A zero-dimensional array equals a numpy scalar."""
     if isinstance(expected, Mapping):
         assert isinstance(found, Mapping), f"{where}: {type(found)} instead of a dict"
         assert found.keys() == expected.keys(), f"{where}: keys {sorted(found)} instead of {sorted(expected)}"

@@ -1,4 +1,4 @@
-"""Envs that go wrong on schedule: by phase and count, never by chance or time."""
+"""Envs that fail on schedule: by phase and count, never by chance or time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CannotBePickled(Exception):
 
 
 class CannotBeUnpickled:
-    """Travels well and cannot be unpacked."""
+    """Can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _refuse, ()
@@ -48,9 +48,9 @@ def _refuse() -> None:
 
 
 class Fault(Walk):
-    """Does `what` at the `at`-th (from 1) call of `phase`: constructor, reset, step, method, render or close.
+    """Env with the fault `what` in call `at` (from 1) of `phase`: constructor, reset, step, method, render or close.
 
-    What spoils a value spoils what that very call of reset or step returns; `box` bounds the observations.
+    A fault of a value changes what that call of reset or step returns; `box` bounds the observations.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class Fault(Walk):
         self.observation_space = spaces.Box(*box, (2,), self.observation_space.dtype)
         self._what, self._phase, self._at = what, phase, at
         self._calls: dict[str, int] = {}
-        self._spoil: Callable[[Any], Any] = _as_it_is
-        self._spoil_reward: Callable[[Any], Any] = _as_it_is
+        self._spoil: Callable[[Any], Any] = _unchanged
+        self._spoil_reward: Callable[[Any], Any] = _unchanged
         self._count("constructor")
 
     def _count(self, phase: str) -> None:
@@ -75,27 +75,27 @@ class Fault(Walk):
             getattr(self, f"_do_{self._what}")()
 
     def reset(self, **kwargs: Any) -> Any:
-        self._spoil = _as_it_is
+        self._spoil = _unchanged
         self._count("reset")
         observation, info = super().reset(**kwargs)
         return self._shown(observation), info
 
     def step(self, action: Any) -> Any:
-        self._spoil = self._spoil_reward = _as_it_is
+        self._spoil = self._spoil_reward = _unchanged
         self._count("step")
         observation, reward, *rest = super().step(action)
         return self._shown(observation), self._spoil_reward(reward), *rest
 
     def _shown(self, observation: Any) -> Any:
-        """The observation as this call returns it."""
+        """Return the observation as this call returns it."""
         return self._spoil(observation)
 
     def method(self) -> int:
         self._count("method")
         return self.steps
 
-    def do_it_when(self, gate: str) -> None:
-        """While nobody asks anything of the env: a thread of its own does `what` when the gate is opened."""
+    def fail_when_opened(self, gate: str) -> None:
+        """Start a thread that does `what` when the gate is opened, while no call of the env is in progress."""
         do = getattr(self, f"_do_{self._what}")
         threading.Thread(target=lambda: (wait_at(Path(gate)), do()), daemon=True).start()
 
@@ -147,7 +147,7 @@ class Fault(Walk):
         time.sleep(3600)
 
     def _do_deaf(self) -> None:
-        """Nothing that asks it to end is heard."""
+        """Ignore every signal that asks it to end."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         time.sleep(3600)
@@ -183,11 +183,11 @@ class Fault(Walk):
         self._spoil = lambda good: _with_second(good, -np.inf)
 
     def _do_huge_observation(self) -> None:
-        """Finite, and yet infinite in a float32 leaf."""
+        """Finite in float64, and infinite in a float32 leaf."""
         self._spoil = lambda good: _with_second(good, 1e300)
 
     def _do_outside_observation(self) -> None:
-        """Finite, and outside any `box` that the tests give."""
+        """Finite, and outside every `box` of the tests."""
         self._spoil = lambda good: _with_second(good, 1e6)
 
     def _do_nan_reward(self) -> None:
@@ -200,14 +200,14 @@ class Fault(Walk):
         self._spoil_reward = lambda _: "much"
 
     def _do_hold_the_gil(self) -> None:
-        """In C, for ever: no signal ends the wait for a mutex, and PyDLL does not give the GIL away."""
+        """Hang in C: no signal ends the wait for a mutex, and PyDLL does not release the GIL."""
         os.write(1, b"stuck\n")
         mutex, library = ctypes.create_string_buffer(128), ctypes.PyDLL(None)
         for _ in range(2):
             library.pthread_mutex_lock(mutex)
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -216,13 +216,13 @@ def _with_second(observation: Any, value: float) -> Any:
 
 
 def _quietly() -> None:
-    """Without a core file, and without the stack that a test runner's own handler would print in a forked worker."""
+    """Disable core files, and the stack that the handler of the test runner would print in a forked worker."""
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 class IntegerObservation(Walk):
-    """Says its observations are bytes; returns whatever it was given."""
+    """Env with a uint8 observation space that returns the given value."""
 
     def __init__(self, value: Any, **kwargs: Any) -> None:
         super().__init__(dtype=np.float64, **kwargs)
@@ -234,7 +234,7 @@ class IntegerObservation(Walk):
 
 
 class OddInfo(Walk):
-    """An info that cannot be pickled, or cannot be unpickled, at the `at`-th step of an episode."""
+    """Env with an info that cannot be pickled, or not unpickled, in the `at`-th step of an episode."""
 
     def __init__(self, what: str, at: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -251,7 +251,7 @@ class OddInfo(Walk):
 
 
 class Gated(Walk):
-    """Waits at a gate in the `at`-th call of `phase`, until the test opens it."""
+    """Env that waits at a gate in the `at`-th call of `phase` until the test opens it."""
 
     def __init__(self, gate: str | None = None, phase: str = "step", at: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -282,8 +282,8 @@ class Gated(Walk):
 
 
 class Gate:
-    """Two named pipes: the env says that it is there, the test lets it go on. Opening one blocks until the other
-    side opens it too, so nobody has to wait for a time."""
+    """Two named pipes: the env reports its arrival, and the test lets it continue. Opening a pipe blocks until the
+    other side opens it too, so neither side has to wait for a fixed time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -298,18 +298,18 @@ class Gate:
         (self.path / "arrived").read_bytes()
 
     def open(self) -> None:
-        """After `wait_for_arrival`."""
+        """Let the env continue. Call it after `wait_for_arrival`."""
         (self.path / "opened").write_bytes(b"")
 
 
 def wait_at(gate: Path) -> None:
-    """The env's side."""
+    """Report the arrival and wait until the gate is opened: the side of the env."""
     (gate / "arrived").write_bytes(b"")
     (gate / "opened").read_bytes()
 
 
 def first_to_note(note: str | Path) -> bool:
-    """Whether nobody has noted it before: of two workers that come at once, one has."""
+    """Create the note and return True, or return False if it exists. Of two concurrent workers, one gets True."""
     try:
         os.close(os.open(note, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -318,7 +318,7 @@ def first_to_note(note: str | Path) -> bool:
 
 
 class WritesToStandardStreams(Walk):
-    """Writes to the descriptors of standard output and standard error, as native code does, whatever they are."""
+    """Env that writes to the descriptors 1 and 2, as native code does."""
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         for descriptor in (1, 2):

@@ -1,4 +1,4 @@
-"""Programs that must be processes of their own, to be killed, say: forks of one that has loaded what they import."""
+"""Programs in separate processes, for example to be killed: forks of a server that has imported their modules."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ TRAINING = (
     "multiverse.algorithms.ppo",
     "gymnasium.envs.classic_control",
 )
-"""What a small training loads."""
+"""Modules that a small training imports."""
 
 _SERVER = """
 import importlib, json, os, sys
 for name in sys.argv[1:]:
     importlib.import_module(name)
-os.fsync = os.fstat  # as in the tests themselves: no disk is waited for
+os.fsync = os.fstat  # as in the tests: do not wait for the disk
 for line in sys.stdin:
     code, arguments, *outputs = json.loads(line)
     pid = os.fork()
@@ -38,7 +38,7 @@ exec(compile(code, "<string>", "exec"))
 
 
 class ForkedPrograms:
-    """Runs programs as `python -c code …` would, one at a time; what `modules` names is loaded before."""
+    """Run programs like `python -c code …`, one at a time; `modules` are imported beforehand."""
 
     def __init__(self, *modules: str) -> None:
         command = [sys.executable, "-c", _SERVER, *modules]

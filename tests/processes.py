@@ -10,32 +10,32 @@ import psutil
 
 
 def still_alive(pids: Iterable[int], deadline_s: float = 10.0) -> list[int]:
-    """Those that have not ended by the deadline. A zombie has: when it is buried is up to its parent."""
-    left = [process for process in map(found, pids) if process is not None]
+    """Return the processes that have not ended by the deadline. A zombie has ended: reaping it is up to its parent."""
+    left = [process for process in map(process_of, pids) if process is not None]
     give_up = time.monotonic() + deadline_s
     while True:
-        left = [process for process in left if lives(process)]
+        left = [process for process in left if has_not_ended(process)]
         if not left or time.monotonic() > give_up:
             return [process.pid for process in left]
-        time.sleep(0.01)  # nobody tells us of the end of a process that is not our child
+        time.sleep(0.01)  # the end of a process that is not our child cannot be awaited
 
 
-def found(pid: int) -> psutil.Process | None:
+def process_of(pid: int) -> psutil.Process | None:
     try:
         return psutil.Process(pid)
     except psutil.NoSuchProcess:
         return None
 
 
-def lives(process: psutil.Process) -> bool:
+def has_not_ended(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def opened_before() -> int:
-    """How many descriptors this process has, without those that only wait for the collector: what earlier tests have
-    dropped would else be closed in the middle of the test that counts."""
+def count_descriptors() -> int:
+    """Number of descriptors of this process after a garbage collection: those that earlier tests have dropped would
+    otherwise be closed during the test that counts."""
     gc.collect()
     return psutil.Process().num_fds()

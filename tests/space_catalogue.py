@@ -11,7 +11,7 @@ from tests.envs import Directions
 
 
 def catalogue() -> dict[str, spaces.Space[Any]]:
-    """Fresh ones at every call: sampling changes a space's random generator."""
+    """New spaces at every call: sampling changes the random generator of a space."""
     box = spaces.Box(-1, 1, (2,), np.float32)
     graph = spaces.Graph(spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(3))
     return {

@@ -217,7 +217,7 @@ def test_the_bare_loop_is_the_env_alone(seeded: bool) -> None:
 
 
 class Remembers(Counting):
-    """Remembers what it was told, of one endless episode."""
+    """Env of one endless episode that remembers its seeds and actions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ def test_an_env_that_raises_is_reported_as_itself() -> None:
         bare_rate(Raises)
 
 
-@pytest.mark.skipif(machine.waited_for_core_s() is None, reason="nobody counts waiting here")
+@pytest.mark.skipif(machine.waited_for_core_s() is None, reason="waiting is not counted here")
 def test_loops_that_share_a_core_wait_for_it() -> None:
     cores = os.sched_getaffinity(0)
     try:

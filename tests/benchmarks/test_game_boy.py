@@ -47,11 +47,11 @@ def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(game_boy_learning, "CORES", 1)
     for task in game_boy_learning.TASKS[: len(game_boy_learning.USUAL)]:
         game_boy_learning.one_run(task, 1, tmp_path / f"{task.name}-1", 4_096)
-    flags = ["--seeds", "1", "--out", str(tmp_path), "--json", str(tmp_path / "told.json")]
+    flags = ["--seeds", "1", "--out", str(tmp_path), "--json", str(tmp_path / "results.json")]
     flags += ["--curve", str(tmp_path / "curve.png"), "--video", str(tmp_path / "film.mp4")]
     monkeypatch.setattr("sys.argv", ["game_boy_learning.py", *flags])
     assert game_boy_learning.main() == 0
-    random, quest = json.loads((tmp_path / "told.json").read_text())["tasks"]
+    random, quest = json.loads((tmp_path / "results.json").read_text())["tasks"]
     assert random["runs"][0]["steps"] == 20 and random["figures"]["won"]["verdict"] == "reached"
     assert quest["runs"][0]["env_steps"] == 4_096 and quest["runs"][0]["steps_best"] == 20
     verdicts = [quest["figures"][name]["verdict"] for name in ("crypt", "won", "minutes")]

@@ -174,7 +174,7 @@ class Terminal:
     def _read(self) -> bool:
         try:
             found = os.read(self._ours, 65536)
-        except OSError as error:  # how Linux says that nobody writes there any more
+        except OSError as error:  # the error of Linux if no process has the terminal open
             assert error.errno == errno.EIO
             return False
         self.written += found.decode(errors="replace")
@@ -220,7 +220,7 @@ def seen(written: str) -> list[str]:
 
 
 ANY_TEXT = {"forkserver": "\\udc80", "fork": "?", "spawn": "\\udc80"}
-"""What becomes of a letter that no encoding has: in a fork as in the command itself, else as Python does."""
+"""How a character without an encoding is printed: in a fork as in the command itself, else as by Python."""
 
 
 @pytest.mark.parametrize("how", ANY_TEXT)
@@ -236,7 +236,7 @@ def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
     loud = [line.removesuffix(ANY_TEXT[how]) for line in lines if "loud:" in line]
     assert {"loud: imported", "loud: reset", "loud: native", "loud: closed "} == set(loud) and len(loud) > 100
     done = [number for number, line in enumerate(lines) if line.startswith("Done: ")]
-    assert done and not any("loud:" in line for line in lines[done[0] :]), "what is told in the end comes last"
+    assert done and not any("loud:" in line for line in lines[done[0] :]), "the summary comes last"
 
 
 @pytest.mark.parametrize("how", ANY_TEXT)

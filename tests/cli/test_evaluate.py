@@ -169,7 +169,7 @@ def test_against_an_opponent_it_tells_who_won(elsewhere: Path, capsys: pytest.Ca
         assert all(", won " in line and "over 2 unseen episodes" in line for line in sides)
     assert main(["evaluate", "one", "--episodes", "4"]) == 0
     assert "return 0.0 ± 0.0 (player_0 " in capsys.readouterr().out
-    for opponent in ("nobody", "tests.nowhere:player", "tests.training.test_teams:nobody"):
+    for opponent in ("unknown", "tests.nowhere:player", "tests.training.test_teams:unknown"):
         assert main(["evaluate", "one", "--episodes", "4", "--opponent", opponent]) == 2
         assert opponent in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""An algorithm of one's own: trained, resumed and loaded like the others."""
+"""A user-defined algorithm is trained, resumed and loaded like the stock ones."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.Ca
     assert told in capsys.readouterr().err
     with pytest.raises(mv.errors.InvalidRequest, match=told):
         mv.resume("one", algorithm="sac")
-    assert command(["resume", "one", "--algorithm", "ppo", "--env-steps", "128"]) == 0, "the same is no other"
+    assert command(["resume", "one", "--algorithm", "ppo", "--env-steps", "128"]) == 0, "the same algorithm is accepted"
     assert mv.resume("one", algorithm="ppo", env_steps=192).summary["env_steps"] == 192
 
 

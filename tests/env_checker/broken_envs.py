@@ -296,9 +296,9 @@ class ShowsState(Healthy):
 
 class ReusesInfo(Healthy):
     def info(self) -> Any:
-        self.told = getattr(self, "told", {})
-        self.told["steps"] = self.steps
-        return self.told
+        self.reused = getattr(self, "reused", {})
+        self.reused["steps"] = self.steps
+        return self.reused
 
 
 class ReusesInfoArray(Healthy):

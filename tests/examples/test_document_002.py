@@ -267,7 +267,7 @@ def test_agent_acts_for_one_observation_and_for_a_batch(arch: AGENT_ARCHS) -> No
 
 @pytest.fixture
 def foreign() -> Iterator[dict[str, Any]]:
-    """An env section for somebody's id with tasks: Discrete actions, and only its spec says how long episodes are."""
+    """An env section for another id with tasks: Discrete actions, and only its spec has the length of episodes."""
     gym.register("Counts-v0", entry_point=Counts, max_episode_steps=3)  # type: ignore[arg-type]
     yield {**SPARSE, "env_name": "Counts-v0", "num_eval_tasks": 0, "num_parallel_workers": 1}
     del gym.registry["Counts-v0"]
@@ -474,11 +474,11 @@ try:
 except mv.errors.PreflightError as error:
     print(error)
 make_parallel_env("PointRobot-v0", 2, num_workers=1, seed=1).close()
-print("raised by itself:", soft < resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+print("limit raised:", soft < resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert re.match(r"16 worker processes need \d+ open files", done.stdout), done.stdout + done.stderr
-    assert done.stdout.endswith("raised by itself: True\n") and done.returncode == 0
+    assert done.stdout.endswith("limit raised: True\n") and done.returncode == 0
 
 
 def test_import_errors_in_worker_processes_name_the_module() -> None:

@@ -35,7 +35,7 @@ def test_the_documents_class_by_its_own_names(tmp_path: Path, capsys: pytest.Cap
     stats = env.get_episode_stats()
     assert stats["length"] == 20 and stats["done"] and results[-1][2] and not results[-2][2]
     assert stats["reward"] == pytest.approx(sum(reward for _, reward, _, _ in results)) and stats["reward"] >= 40
-    assert capsys.readouterr().out == "", "nobody acted by chance"
+    assert capsys.readouterr().out == "", "no action was random"
     for _ in range(3):
         env.step()
     assert env.get_episode_stats()["length"] == 3 and env.get_episode_stats()["episode"] == 2

@@ -388,12 +388,12 @@ if __name__ == "__main__":
         results = pool.map(run_single_episode, args_list)
     assert [statistics["process_id"] for statistics, _ in results] == [0, 1, 2]
     first = {experience["box-1"]["observations"][0, 0] for _, experience in results}
-    assert len(first) == 3  # seeds of their own
+    assert len(first) == 3  # different seeds
 """
 
 
 def test_the_documents_pool_plays_episodes_in_processes(tmp_path: Path) -> None:
-    """In a program of its own: a pool leaves Python's resource tracker running."""
+    """In a separate program: a pool leaves Python's resource tracker running."""
     (tmp_path / "pool.py").write_text(POOL)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(tmp_path / "pool.py")]
@@ -456,7 +456,7 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def flags_of(words: str) -> list[str]:
-    """What it would call our program with."""
+    """Return the flags with which make would call the program."""
     done = make("--dry-run", *shlex.split(words))
     assert done.returncode == 0, done.stderr
     return shlex.split(done.stdout.replace("\\\n", " ").partition("train.py ")[2])
@@ -515,7 +515,7 @@ ENDS = [one for one in MADE if one[0] in TRAINED.values()]
 def test_every_documented_training_runs_to_its_end(
     words: str, expected: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What make would call, its steps and episodes cut down."""
+    """The program that make would call, with fewer steps and shorter episodes."""
     arguments, envs = written(tmp_path), expected["envs"]
     cut = ["--steps", str(80 * envs), "--episode-length", "30", "--output-dir", str(tmp_path / "runs")]
     assert game_boy.main([*flags_of(words), *cut, "--rom", arguments["rom"], "--game", arguments["game"]]) == 0

@@ -15,7 +15,7 @@ import pytest
 import multiverse as mv
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
-from tests.processes import opened_before
+from tests.processes import count_descriptors
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: p
 
     monkeypatch.setattr(fork_server, "_server", None)
     monkeypatch.setattr(subprocess, "Popen", no_dev)
-    before = opened_before()
+    before = count_descriptors()
     with pytest.raises(
         mv.errors.PreflightError, match=r"cannot be started here .*/dev/null.* executor='serial'"
     ) as refused:

@@ -1,4 +1,4 @@
-"""The contract suite's fixtures serve here too."""
+"""Fixtures of the contract suite, and the warnings of a test."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ Told = Callable[[], list[str]]
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Told:
-    """The warnings so far, but for those about a slow machine: progress, and more workers than cores."""
+    """Return the warnings logged so far, without those about a slow machine: progress, and more workers than cores."""
     caplog.set_level(logging.WARNING, "multiverse")
     return lambda: [m for m in caplog.messages if not m.startswith("starting: ") and "usable core" not in m]

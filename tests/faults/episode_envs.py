@@ -1,4 +1,4 @@
-"""Tasks of several episodes that go wrong once. Workers import this file: nothing here loads pytest."""
+"""Meta-episodes that fail once. Workers import this module, so it does not import pytest."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import multiverse as mv
 from tests.rollouts.envs import Stumbles
 
 
-class Mortal(Stumbles):
-    """Does what it is told to at its `at`-th step (or reset), once ever: a note says that it did."""
+class FailsOnce(Stumbles):
+    """Env that fails as `deed` says in its `at`-th step or reset, once for all workers: a note records that it did."""
 
     def __init__(self, note: str = "", at: int = 0, deed: str = "", phase: str = "step") -> None:
         super().__init__(odds=0.04)
@@ -40,16 +40,16 @@ class Mortal(Stumbles):
         if self._deed == "hangs":
             time.sleep(3600)
         if self._deed == "raises":
-            raise RuntimeError("as told")
+            raise RuntimeError("as requested")
         return True
 
 
 def meta(**fault: Any) -> Any:
-    return mv.MetaEpisode(Mortal(**fault), 2)
+    return mv.MetaEpisode(FailsOnce(**fault), 2)
 
 
-class DiesNowAndThen(Stumbles):
-    """Exits in the first step of every so many-th episode, counted over all its lives in a folder."""
+class ExitsInSomeEpisodes(Stumbles):
+    """Env that exits in the first step of every `every`-th episode, counted over all its processes in a folder."""
 
     def __init__(self, folder: str, every: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class DiesNowAndThen(Stumbles):
 
 
 class RunsOutOfMemory(Stumbles):
-    """Raises MemoryError in the first step of its second episode, once ever: a note says that it did."""
+    """Env that raises MemoryError in the first step of its second episode, once: a note records that it did."""
 
     def __init__(self, note: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Whole programs as victims: what they print, how they end, and whether anybody outlives them."""
+"""Programs that tests end: their output, their exit codes, and the processes that survive them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GONE_S = 10
 
 PRELUDE = f"""
 import faulthandler, os, sys
-os.setpgrp()  # a group of its own in the same session: stopped members of an orphaned group would be continued
+os.setpgrp()  # a separate group in the same session: stopped members of an orphaned group would be continued
 faulthandler.dump_traceback_later({LIMIT_S}, exit=True)
 import psutil
 
@@ -33,13 +33,13 @@ def children():
 """
 
 
-def hear_ctrl_c() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would whatever these tests start."""
+def restore_sigint() -> None:
+    """Undo that a shell makes its background programs ignore SIGINT: the programs of tests would inherit it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Victim:
-    """A program of ours, or a command, with the processes it says (or is seen) to have; nobody is left at the end."""
+    """A program or a command, with the processes that it reports or is observed to have; all are killed at the end."""
 
     def __init__(self, text: str = "", *arguments: str, command: list[str] | None = None) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
@@ -49,29 +49,29 @@ class Victim:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             process_group=0 if command else None,
-            preexec_fn=hear_ctrl_c,
+            preexec_fn=restore_sigint,
         )
         self.pids: set[int] = set()
-        self._said = b""
+        self._unread = b""
 
     def __enter__(self) -> Victim:
         return self
 
     def line(self) -> list[str]:
-        """The words of the next line it prints."""
+        """Return the words of the next line that it prints."""
         assert self.program.stdout is not None
         fd, give_up = self.program.stdout.fileno(), time.monotonic() + LIMIT_S
-        while b"\n" not in self._said:
+        while b"\n" not in self._unread:
             ready, _, _ = select.select([fd], [], [], max(0.0, give_up - time.monotonic()))
             more = os.read(fd, 4096) if ready else b""
-            assert more, f"it said {self._said!r} and no more; on stderr: {self.stderr()}"
-            self._said += more
-        first, _, self._said = self._said.partition(b"\n")
+            assert more, f"it printed {self._unread!r} and no more; on stderr: {self.stderr()}"
+            self._unread += more
+        first, _, self._unread = self._unread.partition(b"\n")
         return first.decode().split()
 
     def lines_until(self, *awaited: str) -> dict[str, list[str]]:
-        """Read on until every awaited first word was said, in any order; what came after each. `pids …` names its
-        processes."""
+        """Read lines until each awaited first word was printed, in any order; return the rest of each line. A line
+        `pids …` names its processes."""
         found: dict[str, list[str]] = {}
         while not found.keys() >= set(awaited):
             word, *rest = self.line()
@@ -84,21 +84,21 @@ class Victim:
         give_up = time.monotonic() + LIMIT_S
         while text not in self.stderr():
             assert time.monotonic() < give_up, self.stderr()
-            time.sleep(0.01)  # a file tells nobody that it grows
+            time.sleep(0.01)  # the growth of a file cannot be awaited
 
     def see_processes(self) -> None:
-        """For a command that does not tell: the processes it has now."""
+        """Add the processes that it has now, for a command that does not report them."""
         self.pids |= {p.pid for p in psutil.Process(self.program.pid).children(recursive=True)}
 
     def send(self, number: int) -> None:
-        """As a terminal (SIGINT: to the whole group) or a supervisor (anything else: to the program) does."""
+        """Send a signal as a terminal does (SIGINT: to the whole group) or a supervisor (any other: to the program)."""
         if number == signal.SIGINT:
             os.killpg(self.program.pid, number)
         else:
             os.kill(self.program.pid, number)
 
     def end(self) -> int:
-        """Its exit code, negative for a signal."""
+        """Wait for the end and return the exit code, negative for a signal."""
         return self.program.wait(LIMIT_S)
 
     def survivors(self) -> list[int]:
@@ -119,7 +119,7 @@ class Victim:
 
 
 def quiet_program(text: str, *arguments: str, python: tuple[str, ...] = ()) -> list[str]:
-    """The lines that a program prints which must end well and say nothing on stderr."""
+    """Run a program that must succeed and print nothing on stderr; return the lines that it prints."""
     command = [sys.executable, *python, "-c", PRELUDE + text, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S + 10)
     assert (done.returncode, done.stderr) == (0, ""), (done.returncode, done.stderr)

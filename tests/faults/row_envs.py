@@ -1,4 +1,4 @@
-"""Envs and a policy that go wrong inside a rollout. Workers import this file: nothing here loads pytest or torch."""
+"""Envs and a policy that fail inside a rollout. Workers import this module, so it imports neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from multiverse.policies.numpy_policies import NumpyPolicy
 from tests.fault_envs import first_to_note
 
 
-class Mortal(gym.Env):  # type: ignore[type-arg]
-    """In its step `at`, counted over its life, it does what it is told to, once ever: a note says that it did."""
+class FailsOnce(gym.Env):  # type: ignore[type-arg]
+    """Env that fails as `deed` says in step `at` of its life, once for all workers: a note records that it did."""
 
     def __init__(self, note: str = "", at: int = 0, deed: str = "") -> None:
         self.observation_space, self.action_space = spaces.Box(-9, 99, (2,), np.float32), spaces.Discrete(2)
@@ -38,12 +38,12 @@ class Mortal(gym.Env):  # type: ignore[type-arg]
             if self.deed == "hangs":
                 time.sleep(3600)
             if self.deed == "raises":
-                raise RuntimeError("as told")
+                raise RuntimeError("as requested")
         return np.array([self.drawn, self.steps], np.float32), 1.0, self.steps == 5, False, {}
 
 
-class Woken(Mortal):
-    """Hangs in its third step until it is asked for its stack, and then until the caller has given it up."""
+class HangsUntilGivenUp(FailsOnce):
+    """Env that hangs in its third step until its stack is requested, and then until the caller has given it up."""
 
     def step(self, action: Any) -> Any:
         if self.taken == 2 and not (Path(self.note).parent / "go").exists():
@@ -53,17 +53,17 @@ class Woken(Mortal):
         return super().step(action)
 
 
-class Raises(Mortal):
-    """In the second step of an episode, once until its note is taken away."""
+class RaisesInSecondStep(FailsOnce):
+    """Env that raises in the second step of an episode, once until its note is removed."""
 
     def step(self, action: Any) -> Any:
         if self.steps == 1 and first_to_note(self.note):
-            raise RuntimeError("as told")
+            raise RuntimeError("as requested")
         return super().step(action)
 
 
-class Broken(Mortal):
-    """In every step of its life from `at` on."""
+class RaisesFromStep(FailsOnce):
+    """Env that raises in every step of its life from `at` on."""
 
     def step(self, action: Any) -> Any:
         if self.taken + 1 >= self.at:
@@ -71,8 +71,8 @@ class Broken(Mortal):
         return super().step(action)
 
 
-class Gagged(Mortal):
-    """Its worker is stopped, once ever, between the word that it is done and what follows that by pipe."""
+class StoppedBeforeItsMessage(FailsOnce):
+    """Env whose worker is stopped once, between the word that it is done and the message that follows by pipe."""
 
     def step(self, action: Any) -> Any:
         if self.note and self.taken == 3 and first_to_note(self.note):
@@ -88,13 +88,17 @@ class Gagged(Mortal):
         return observation, *rest, {**info, "said": "by pipe"}
 
 
-class Slow(Mortal):
+class Slow(FailsOnce):
+    """Env whose steps take 0.15 s."""
+
     def step(self, action: Any) -> Any:
-        time.sleep(0.15)  # seven of these are longer than what a step may take
+        time.sleep(0.15)  # seven of these take longer than the deadline of a step
         return super().step(action)
 
 
-class Patient(Mortal):
+class WaitsInSecondStep(FailsOnce):
+    """Env that waits in the second step of an episode until a file `go` exists."""
+
     def step(self, action: Any) -> Any:
         if self.steps == 1:
             Path(self.note).touch()
@@ -103,8 +107,8 @@ class Patient(Mortal):
         return super().step(action)
 
 
-class Misbehaving(NumpyPolicy):
-    """From its fourth row on."""
+class FaultyPolicy(NumpyPolicy):
+    """Policy whose actions are wrong, as `how` says, from its fourth row on."""
 
     how, rows = "", 0
 
@@ -112,6 +116,6 @@ class Misbehaving(NumpyPolicy):
         actions, memory = super().act(seen, noise, memory)
         self.rows += 1
         if self.rows == 4 and self.how == "raises":
-            raise ZeroDivisionError("as told")
+            raise ZeroDivisionError("as requested")
         ways = {"one for all": actions[:1], "two for each": np.stack([actions, actions], 1), "NaN": actions * np.nan}
         return ways.get(self.how, actions) if self.rows >= 4 else actions, memory

@@ -1,4 +1,4 @@
-"""A fork server whose next fork fails, or waits, if a file in `SPOILT_SERVER` says so. Run in its place."""
+"""A replacement of the fork server whose next fork fails or waits if the folder `SPOILT_SERVER` has a file for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def fork() -> int:
         (folder / FAILS).unlink()
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     if (folder / WAITS).exists():
-        (folder / WAITS).read_bytes()  # a named pipe: until somebody has written
+        (folder / WAITS).read_bytes()  # a named pipe: blocks until a writer opens it
         (folder / WAITS).unlink()
     return _fork()
 

@@ -19,7 +19,7 @@ from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, IntegerObservation
-from tests.faults.value_envs import Nested, Picture
+from tests.faults.value_envs import Nested, SquareObservation
 
 LOW, HIGH = -8.0, 9.0
 SEED, AT = 7, 3
@@ -266,7 +266,7 @@ def test_the_observation_of_an_automatic_reset_is_looked_at_too(
 def test_small_and_large_observations_that_are_one_array_are_looked_at_alike(
     make: Make, config: Configuration, what: str, side: int
 ) -> None:
-    envs = make(Picture, env_kwargs=[{"side": side}] * (config.num_envs - 1) + [{"side": side, "what": what}])
+    envs = make(SquareObservation, env_kwargs=[{"side": side}] * (config.num_envs - 1) + [{"side": side, "what": what}])
     envs.reset(seed=SEED)
     said = {"nan_observation": r"is nan at index \(", "inf_observation": r"is -inf .*at index \("}
     with pytest.raises(mv.errors.EnvFailed, match=said.get(what, "the reward is nan")) as caught:

@@ -13,7 +13,7 @@ from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAW
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.faults.conftest import Told
-from tests.faults.value_envs import Forgetful, Nested, Wanders
+from tests.faults.value_envs import LeavesItsBox, Nested, OmitsPart
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 everywhere = pytest.mark.parametrize("config", EVERYWHERE, ids=str)
@@ -27,7 +27,7 @@ STEPS = 4
 def test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step(
     make: Make, config: Configuration, mode: Any, told: Told
 ) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value=mode))
+    envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value=mode))
     envs.reset(seed=0)
     for k in range(STEPS):
         observations, _, _, truncated, _ = envs.step(actions(range(config.num_envs), k))
@@ -55,7 +55,7 @@ def test_a_part_outside_its_box_is_named_by_its_place(make: Make, config: Config
 @pytest.mark.fault("B3")
 @everywhere
 def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configuration) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="clip"))
+    envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="clip"))
     envs.reset(seed=0)
     shown = [envs.step(actions(range(config.num_envs), k))[0][:, 1].tolist() for k in range(STEPS)]
     assert shown == [[min(k + 1, 2)] * config.num_envs for k in range(STEPS)]
@@ -64,7 +64,7 @@ def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configurat
 @pytest.mark.fault("B3")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 def test_off_neither_counts_nor_tells(make: Make, config: Configuration, told: Told) -> None:
-    envs = make(Wanders, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="off"))
+    envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="off"))
     envs.reset(seed=0)
     for k in range(STEPS):
         envs.step(actions(range(config.num_envs), k))
@@ -74,7 +74,7 @@ def test_off_neither_counts_nor_tells(make: Make, config: Configuration, told: T
 @pytest.mark.fault("B3")
 def test_a_new_worker_does_not_tell_again_what_its_envs_were_warned_of(told: Told) -> None:
     """The counts outlive a worker, and so does the knowledge that it was told."""
-    with FORKSERVER.make(Wanders, env_kwargs={"high": 1}, on_failure="restart") as envs:
+    with FORKSERVER.make(LeavesItsBox, env_kwargs={"high": 1}, on_failure="restart") as envs:
         envs.reset(seed=0)
         for k in range(2):
             envs.step(actions(range(4), k))
@@ -93,7 +93,7 @@ def test_a_new_worker_does_not_tell_again_what_its_envs_were_warned_of(told: Tol
 def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Configuration, forgets: str) -> None:
     last = config.num_envs - 1
     said = {"key": r"the observation has no 'camera'", "item": r"observation\['joints'\] has no 1"}[forgets]
-    envs = make(Forgetful, env_kwargs=[{}] * last + [{"forgets": forgets}])
+    envs = make(OmitsPart, env_kwargs=[{}] * last + [{"forgets": forgets}])
     envs.reset(seed=0)
     envs.step(actions(range(config.num_envs), 0))
     with pytest.raises(mv.errors.EnvFailed, match=said) as caught:
@@ -110,7 +110,7 @@ def test_a_missing_part_is_never_made_up(make: Make, config: Configuration, mode
     """No mode fills in a number; "truncate" shows the observation before."""
     last = config.num_envs - 1
     envs = make(
-        Forgetful, env_kwargs=[{}] * last + [{"forgets": "key"}], on_failure=mv.FailureOptions(on_bad_value=mode)
+        OmitsPart, env_kwargs=[{}] * last + [{"forgets": "key"}], on_failure=mv.FailureOptions(on_bad_value=mode)
     )
     envs.reset(seed=0)
     before, *_ = envs.step(actions(range(config.num_envs), 0))

@@ -14,7 +14,7 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.fault_envs import OddInfo
 from tests.faults.conftest import Told
-from tests.faults.value_envs import Fragile
+from tests.faults.value_envs import FailsReproducibly
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
@@ -24,9 +24,9 @@ SEED = 40
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
 def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make: Make, config: Configuration) -> None:
-    """`Fragile` breaks by its seed, its task and its actions together; no other episode of it does."""
+    """`FailsReproducibly` breaks by its seed, its task and its actions together; no other episode of it does."""
     n, broken = config.num_envs, config.num_envs - 1
-    envs = make(Fragile, env_kwargs={"breaks_at": None})
+    envs = make(FailsReproducibly, env_kwargs={"breaks_at": None})
     envs.set_attr("breaks_at", [None] * broken + [3])
     seeds = [SEED + 10 * i for i in range(n)]
     envs.reset(seed=seeds, tasks=[f"task {i}" for i in range(n)])
@@ -40,7 +40,7 @@ def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make:
     for told in ("step 3 of episode 0", f"seed {seeds[broken]}", f"task 'task {broken}'", "action"):
         assert told in str(caught.value)
 
-    again = Fragile(breaks_at=3)
+    again = FailsReproducibly(breaks_at=3)
     again.reset(seed=failure.seed, options={"task": failure.task})
     for k in range(failure.step - 1):
         again.step(actions([broken], k)[0])
@@ -53,7 +53,7 @@ def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make:
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
 def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make, config: Configuration) -> None:
     n = config.num_envs
-    envs = make(Fragile, env_kwargs={"length": 2, "breaks_at": None})
+    envs = make(FailsReproducibly, env_kwargs={"length": 2, "breaks_at": None})
     envs.reset(seed=SEED)
     for k in range(4):  # two steps, the reset, one more: the second episode
         envs.step(actions(range(n), k))
@@ -68,7 +68,7 @@ def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
 def test_a_failing_reset_tells_its_seed_and_episode(make: Make, config: Configuration) -> None:
-    envs = make(Fragile, env_kwargs={"breaks_at": 0})
+    envs = make(FailsReproducibly, env_kwargs={"breaks_at": 0})
     with pytest.raises(mv.errors.EnvFailed, match="episode 0, seed 40") as caught:
         envs.reset(seed=[SEED] + [None] * (config.num_envs - 1))
     first, second, *_ = caught.value.failures
@@ -103,7 +103,7 @@ def test_a_task_that_cannot_be_pickled_does_not_hide_why_its_env_failed(make: Ma
     """Made where the env runs, by a reset plan, so that it never had to travel before."""
     n, last = config.num_envs, config.num_envs - 1
     plan = partial(lock_for, last)
-    envs = make(Fragile, env_kwargs=[{}] * last + [{"breaks_at": 1}], reset_plan=plan)
+    envs = make(FailsReproducibly, env_kwargs=[{}] * last + [{"breaks_at": 1}], reset_plan=plan)
     envs.reset(seed=SEED)
     with pytest.raises(mv.errors.EnvFailed, match="broken") as caught:
         envs.step(actions(range(n), 0))

@@ -16,7 +16,7 @@ from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import LEAK_BYTES, Fault, Gate
-from tests.faults.value_envs import DiesWhileItIsWritten
+from tests.faults.value_envs import DiesWhileWritten
 from tests.processes import still_alive
 
 DEATHS = {
@@ -44,7 +44,7 @@ def bring_about(envs: Any, phase: str, gate: Gate) -> None:
     """Up to the moment before the death is noticed."""
     if phase == "idle":
         pid = envs.worker_pids[-1]
-        envs.call("do_it_when", str(gate), env_ids=[envs.num_envs - 1])
+        envs.call("fail_when_opened", str(gate), env_ids=[envs.num_envs - 1])
         gate.wait_for_arrival()
         gate.open()
         assert still_alive([pid]) == []
@@ -158,7 +158,7 @@ def test_a_row_that_a_dying_worker_left_half_written_is_never_seen(
 ) -> None:
     """The last env dies in the middle of its row, after its neighbour's row is written."""
     envs = make(
-        DiesWhileItIsWritten,
+        DiesWhileWritten,
         env_kwargs=[{}] * (config.num_envs - 1) + [{"at": 3}],
         autoreset=autoreset,
         on_failure="restart",
@@ -183,7 +183,7 @@ def test_a_view_of_the_block_shows_the_last_delivered_row_of_a_lost_worker_too(
     make: Make, config: Configuration
 ) -> None:
     envs = make(
-        DiesWhileItIsWritten,
+        DiesWhileWritten,
         env_kwargs=[{}] * (config.num_envs - 1) + [{"at": 2}],
         copy=False,
         on_failure="restart",

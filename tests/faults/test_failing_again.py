@@ -18,7 +18,7 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults.conftest import Told
-from tests.faults.unlucky_envs import FailsWhenTold, Kills, NeverStarts, Troubled
+from tests.faults.unlucky_envs import ExitsThenRaises, RaisesInSteps, RaisesOnceOrInReset, RaisesThenFails
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
@@ -38,7 +38,7 @@ def test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again(
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), again=again, times=2)
     envs = make(
-        Troubled,
+        RaisesThenFails,
         env_kwargs=kwargs,
         autoreset=autoreset,
         on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=5),
@@ -60,7 +60,7 @@ def test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again(
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     envs = make(
-        Troubled,
+        RaisesThenFails,
         env_kwargs=last_env(config, folder=str(tmp_path), again="reset", times=3),
         on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=5),
     )
@@ -78,7 +78,7 @@ def test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_
     make: Make, config: Configuration, again: str, tmp_path: Path
 ) -> None:
     envs = make(
-        Troubled,
+        RaisesThenFails,
         env_kwargs=last_env(config, folder=str(tmp_path), again=again, times=99),
         autoreset="same_step",
         on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=2),
@@ -104,7 +104,9 @@ def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_nex
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), times=99)
-    envs = make(Kills, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=2))
+    envs = make(
+        ExitsThenRaises, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=2)
+    )
     envs.reset(seed=7)
     with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
         envs.step(actions(range(config.num_envs), 0))
@@ -141,7 +143,7 @@ def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_res
     last = config.last_range
     kwargs = [{}] * last.start + [{"fails_in": (1,)}, {"fails_in": (2,)}, {}, {}][: len(last)]
     envs = make(
-        FailsWhenTold,
+        RaisesInSteps,
         env_kwargs=kwargs,
         autoreset="same_step",
         on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=1),
@@ -160,7 +162,7 @@ def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_res
 def test_what_never_worked_is_told_as_it_is_whatever_failed_before(make: Make, config: Configuration) -> None:
     last = config.last_range
     kwargs = [{}] * last.start + [{"what": "once"}, {"what": "never"}, {}, {}][: len(last)]
-    envs = make(NeverStarts, env_kwargs=kwargs, on_failure="restart")
+    envs = make(RaisesOnceOrInReset, env_kwargs=kwargs, on_failure="restart")
     healthy = [i for i in range(config.num_envs) if i != last.start + 1]
     envs.reset(env_ids=healthy, seed=7)
     envs.step(actions([last.start], 0), env_ids=[last.start])

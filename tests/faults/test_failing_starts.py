@@ -21,7 +21,7 @@ from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults import spoilt_server
 from tests.faults.conftest import Told
-from tests.processes import opened_before, still_alive
+from tests.processes import count_descriptors, still_alive
 
 
 def make(**options: Any) -> Any:
@@ -123,7 +123,7 @@ def test_a_process_that_the_caller_cannot_start_is_one_error(method: Any, monkey
     else:
         fork_server.fork_server()
         monkeypatch.setattr(os, "fork", _no_more)
-    opened = opened_before()
+    opened = count_descriptors()
     with pytest.raises(mv.errors.PreflightError, match="Resource temporarily unavailable"):
         make(workers=mv.WorkerOptions(count=1, start_method=method))
     assert psutil.Process().num_fds() == opened
@@ -137,7 +137,7 @@ def test_a_thread_that_cannot_be_started_is_one_error(monkeypatch: pytest.Monkey
     def start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    opened = opened_before()
+    opened = count_descriptors()
     with monkeypatch.context() as patched, pytest.raises(mv.errors.PreflightError, match="can't start new thread"):
         patched.setattr(threading.Thread, "start", start)
         mv.make_vec(Walk, 2, "thread", workers=2)

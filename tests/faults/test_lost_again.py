@@ -17,7 +17,7 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Gate, Gated, wait_at
-from tests.faults.unlucky_envs import BadStart, OddInfos, Unlucky
+from tests.faults.unlucky_envs import BadStart, ExitsThenFails, OddInfos
 
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
@@ -37,7 +37,10 @@ def test_a_replacement_that_fails_in_its_turn_is_replaced_too(
     if autoreset == "next_step" and then.startswith("reset"):
         pytest.skip("nothing is reset before the next step")
     envs = make(
-        Unlucky, env_kwargs=last_env(config, folder=str(tmp_path), then=then), autoreset=autoreset, on_failure="restart"
+        ExitsThenFails,
+        env_kwargs=last_env(config, folder=str(tmp_path), then=then),
+        autoreset=autoreset,
+        on_failure="restart",
     )
     envs.reset(seed=7)
     before = envs.step(actions(range(config.num_envs), 0))
@@ -61,7 +64,7 @@ def test_replacements_that_never_work_end_with_the_first_cause_and_say_how_often
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), then="constructor raise", times=99)
-    envs = make(Unlucky, env_kwargs=kwargs, on_failure="restart")
+    envs = make(ExitsThenFails, env_kwargs=kwargs, on_failure="restart")
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
     with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
@@ -82,7 +85,7 @@ def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
     happened = tmp_path / "happened"
     happened.mkdir()
 
-    class HangsOnce(Unlucky):
+    class HangsOnce(ExitsThenFails):
         def reset(self, **kwargs: Any) -> Any:
             if self._folder and self._happened() == 1:
                 Path(self._folder, "1").touch()
@@ -110,7 +113,7 @@ def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
 @modes
 def test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset(autoreset: str, tmp_path: Path) -> None:
     with mv.make_vec(
-        Unlucky,
+        ExitsThenFails,
         4,
         "process",
         workers=1,

@@ -14,7 +14,7 @@ import multiverse as mv
 from multiverse.executors import supervisor
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
 from tests.contract.conftest import Make
-from tests.faults.value_envs import InOrder
+from tests.faults.value_envs import NeedsReset
 
 PATIENCE_S = 20
 BLOB_BYTES = 200_000  # more than a pipe holds: many kills hit a worker in the middle of a message
@@ -55,7 +55,7 @@ def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
     """Steps and resets go on meanwhile, with infos of every kind: through the block, by pipe, and both."""
     n = config.num_envs
     envs: mv.VectorEnv = make(
-        InOrder,
+        NeedsReset,
         env_kwargs=[{"index": i, "blob": BLOB_BYTES} for i in range(n)],
         on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=10_000),
         autoreset="same_step",

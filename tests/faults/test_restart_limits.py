@@ -19,7 +19,7 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Fault
-from tests.faults.episode_envs import DiesNowAndThen
+from tests.faults.episode_envs import ExitsInSomeEpisodes
 from tests.rollouts.envs import Stumbles
 from tests.rollouts.test_whole_episodes import network
 
@@ -135,7 +135,7 @@ def test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced(tmp
     kwargs = {"folder": str(tmp_path), "every": 12}
     with mv.make_vec(Stumbles, 1, "serial") as envs:
         policy = network(envs)
-    with mv.EpisodeCollector(DiesNowAndThen, mv.DerivedSeeds(8), num_envs=1, workers=1, env_kwargs=kwargs,
+    with mv.EpisodeCollector(ExitsInSomeEpisodes, mv.DerivedSeeds(8), num_envs=1, workers=1, env_kwargs=kwargs,
                            on_failure="restart") as workers:  # fmt: skip
         dropped = sum(workers.collect(policy, 8).dropped for _ in range(RESTARTS_IN_A_ROW + 3))
     assert dropped > 8 * RESTARTS_IN_A_ROW

@@ -17,7 +17,7 @@ from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault
-from tests.faults.value_envs import DiesInItsSecondReset, FailsEachTime
+from tests.faults.value_envs import ExitsInSecondReset, FailsEachTime
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
 PROCESSES = [FORKSERVER, FORK, SPAWN, HYBRID]
@@ -189,7 +189,7 @@ def test_a_replacement_that_dies_in_its_turn_is_replaced_and_begins_an_episode(
     make: Make, config: Configuration, autoreset: str, tmp_path: Path
 ) -> None:
     kwargs = [{"index": i} for i in range(config.num_envs - 1)] + [{"path": str(tmp_path / "resets")}]
-    envs = make(DiesInItsSecondReset, env_kwargs=kwargs, autoreset=autoreset, on_failure="restart")
+    envs = make(ExitsInSecondReset, env_kwargs=kwargs, autoreset=autoreset, on_failure="restart")
     envs.reset(seed=7)
     for k in range(4):
         *_, truncated, infos = envs.step(np.zeros(config.num_envs, np.int64))

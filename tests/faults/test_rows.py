@@ -22,13 +22,22 @@ from multiverse.ipc.mailbox import _WORKER_ASLEEP
 from multiverse.rollouts.rollout import LOST
 from tests.contract.configurations import make_with_fields
 from tests.contract.conftest import worker_processes
-from tests.faults.row_envs import Broken, Gagged, Misbehaving, Mortal, Patient, Raises, Slow, Woken
+from tests.faults.row_envs import (
+    FailsOnce,
+    FaultyPolicy,
+    HangsUntilGivenUp,
+    RaisesFromStep,
+    RaisesInSecondStep,
+    Slow,
+    StoppedBeforeItsMessage,
+    WaitsInSecondStep,
+)
 from tests.rollouts.test_collector import STEPS, collecting, fields_for, policy_for
 
 
-def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = Mortal, **limits: Any) -> Any:
+def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = FailsOnce, **limits: Any) -> Any:
     """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 misbehaves."""
-    makers = [first, lambda: Mortal(str(tmp_path / f"note-{where}"), at, deed), Mortal, Mortal]
+    makers = [first, lambda: FailsOnce(str(tmp_path / f"note-{where}"), at, deed), FailsOnce, FailsOnce]
     settings = {"autoreset": "same_step", "infos": False, "copy": False, "on_failure": "restart", **limits}
     return make_with_fields(
         makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4),
@@ -47,7 +56,7 @@ def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]
         steps, slots, finals = rollout.ends()
         names = ("rewards", "terminated", "truncated", "valid", "starts")
         arrays = {name: getattr(rollout, name).copy() for name in names}
-        actions = np.where(rollout.valid, rollout.actions, -1)  # of a lost row nobody asks
+        actions = np.where(rollout.valid, rollout.actions, -1)  # lost rows are not compared
         found.append({**arrays, "actions": actions, "steps": steps, "slots": slots, "finals": finals[()],
                       "seen": rollout.observations[()].copy(), "last": rollout.last[()].copy()})  # fmt: skip
     failures = envs.failures
@@ -86,10 +95,10 @@ def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> No
 
 @pytest.mark.fault("G7")
 def test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for(tmp_path: Path) -> None:
-    """Env 0 raises in the second row and is restarted; in the fifth its worker dies, and can tell nobody."""
+    """Env 0 raises in the second row and is restarted; in the fifth its worker dies before it can report that."""
     accounts = []
     for where in ("in workers", "in the caller"):
-        first = lambda where=where: Mortal(str(tmp_path / f"first-{where}"), 2, "raises")  # noqa: E731
+        first = lambda where=where: FailsOnce(str(tmp_path / f"first-{where}"), 2, "raises")  # noqa: E731
         with made(tmp_path, 5, "dies", where, first) as envs:
             (rollout, _), failures, _ = rollouts(envs)
             accounts.append((failures, (~rollout["valid"]).sum()))
@@ -111,7 +120,7 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
         given_up(*arguments)
 
     monkeypatch.setattr(Supervisor, "allow", allow)
-    makers = [lambda: Woken(str(note), 4, "raises"), Mortal]
+    makers = [lambda: HangsUntilGivenUp(str(note), 4, "raises"), FailsOnce]
     with make_with_fields(makers, executor="process", workers=1, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
                      infos=False, on_failure="restart", fields=fields_for(2),
                      timeouts=mv.Timeouts(reply_s=1.0)) as envs:  # fmt: skip
@@ -126,7 +135,7 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
 def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C between the replacement and the row it goes on with: nobody takes that row for one of the next rollout."""
+    """Ctrl-C between the replacement and its next row, which must not count as a row of the next rollout."""
     recover = Executor.recover
 
     def interrupted(*arguments: Any) -> None:
@@ -152,7 +161,7 @@ def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
 def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lost worker died asleep: whoever closes has nobody to wake."""
+    """The lost worker died asleep: close must not try to wake it."""
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -175,13 +184,13 @@ def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
 @pytest.mark.parametrize("executor", ["process", "hybrid", "thread", "serial"])
 def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(executor: Any, tmp_path: Path) -> None:
     """Env 0 raises in the rollout that its policy ends, and again in a step of the caller's."""
-    makers = [lambda: Raises(str(tmp_path / "note")), Mortal]
+    makers = [lambda: RaisesInSecondStep(str(tmp_path / "note")), FailsOnce]
     with make_with_fields(makers, executor=executor, workers=None if executor == "serial" else 1, infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields_for(2), autoreset="same_step",
                      on_failure="restart") as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
-        with pytest.raises((EnvFailed, ZeroDivisionError), match="as told"):
-            collector.collect([misbehaving(envs, "raises")], np.random.default_rng(1))
+        with pytest.raises((EnvFailed, ZeroDivisionError), match="as requested"):
+            collector.collect([faulty_policy(envs, "raises")], np.random.default_rng(1))
         assert envs.failures.env_restarts == 1
         envs.reset()
         (tmp_path / "note").unlink()
@@ -190,9 +199,9 @@ def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(exec
         assert envs.failures.env_restarts == 2
 
 
-def misbehaving(envs: Any, how: str) -> Misbehaving:
+def faulty_policy(envs: Any, how: str) -> FaultyPolicy:
     good = policy_for(envs)
-    policy = Misbehaving(good._features, good._layers, "tanh", good._head, version=3)
+    policy = FaultyPolicy(good._features, good._layers, "tanh", good._head, version=3)
     policy.how = how
     return policy
 
@@ -202,8 +211,8 @@ def misbehaving(envs: Any, how: str) -> Misbehaving:
 def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: str, tmp_path: Path) -> None:
     with made(tmp_path, 0, "", "in workers") as envs:
         collector, rollout, _ = collecting(envs)
-        with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as told|the policy's act)"):
-            collector.collect([misbehaving(envs, how)], np.random.default_rng(1))
+        with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as requested|the policy's act)"):
+            collector.collect([faulty_policy(envs, how)], np.random.default_rng(1))
         with pytest.raises(RequestPending):
             envs.step(np.zeros(4, np.int64))
         envs.reset()
@@ -216,7 +225,10 @@ def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: st
 @pytest.mark.parametrize("where", ["in workers", "in the caller", "raise"])
 def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str, tmp_path: Path) -> None:
     fields = None if where == "in the caller" else fields_for(2)
-    makers, on_failure = [lambda: Gagged(str(tmp_path / "note")), Mortal], "raise" if where == "raise" else "restart"
+    makers, on_failure = (
+        [lambda: StoppedBeforeItsMessage(str(tmp_path / "note")), FailsOnce],
+        "raise" if where == "raise" else "restart",
+    )
     with make_with_fields(makers, executor="process", workers=2, reset_plan=mv.DerivedSeeds(4), autoreset="same_step",
                      on_failure=on_failure, fields=fields, timeouts=mv.Timeouts(reply_s=1.0)) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
@@ -254,7 +266,7 @@ def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
 @pytest.mark.fault("G7")
 def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
     """The worker, asked to stop, ends with the row it is in; the vector env can be used on."""
-    with make_with_fields(Patient, 2, "process", workers=1, autoreset="same_step", infos=False,
+    with make_with_fields(WaitsInSecondStep, 2, "process", workers=1, autoreset="same_step", infos=False,
                      reset_plan=mv.DerivedSeeds(4), env_kwargs={"note": str(tmp_path / "note")},
                      fields=fields_for(2)) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
@@ -282,7 +294,7 @@ def test_of_rows_cut_short_by_an_env_every_step_is_sent_once_and_none_is_used(ex
         "on_failure": mv.FailureOptions(on_failure="restart", restarts_per_minute=1),
     }
     how |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
-    with make_with_fields(functools.partial(Broken, at=at), 4, executor, **how) as envs:
+    with make_with_fields(functools.partial(RaisesFromStep, at=at), 4, executor, **how) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(EnvFailed, match="given up"):
             collector.collect([policy_for(envs)], np.random.default_rng(1))

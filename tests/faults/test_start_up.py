@@ -21,7 +21,7 @@ from tests.contract.conftest import worker_processes
 from tests.contract.runs import actions
 from tests.envs import AnySpace, Walk
 from tests.faults.programs import quiet_program
-from tests.faults.value_envs import A_LOCK, TakesTheLock
+from tests.faults.value_envs import SHARED_LOCK, TakesTheLock
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
@@ -33,7 +33,7 @@ def a_thread_holds_the_lock() -> Iterator[None]:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with A_LOCK:
+        with SHARED_LOCK:
             held.set()
             let_go.wait()
 

@@ -1,4 +1,4 @@
-"""Row A19: a thread that hangs cannot be killed, and says so; it keeps neither the others nor the program."""
+"""Row A19: a hanging thread cannot be killed, which is reported; it blocks neither the others nor the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_hung_thread_is_told_as_one_and_the_others_can_be_closed(tmp_path: Pat
     assert "wait_at" in caught.value.stack
     envs.close()
     gate.wait_for_arrival()
-    gate.open()  # it ends by itself now
+    gate.open()  # it ends now
 
 
 PROGRAM = """
@@ -42,7 +42,7 @@ envs.reset(seed=0)
 try:
     envs.step(np.zeros(4, np.int64))
 except mv.errors.ReplyTimeout as error:
-    say("told", *str(error).split())
+    say("reported", *str(error).split())
 if ending == "close":
     envs.close()
 if ending == "sys.exit":
@@ -55,7 +55,7 @@ if ending == "sys.exit":
 def test_a_program_with_a_hung_thread_can_still_end(ending: str, code: int) -> None:
     with Victim(PROGRAM, ending) as victim:
         assert victim.line() == ["stuck"]
-        assert victim.line()[0] == "told"
+        assert victim.line()[0] == "reported"
         assert victim.end() == code
         said = victim.stderr().splitlines()
         assert all("has not closed its envs in time" in line for line in said) and len(said) <= 1
@@ -102,6 +102,6 @@ say("pids", *children())
 
 @pytest.mark.fault("A13")
 def test_vector_envs_in_a_cycle_or_a_global_make_no_noise_at_exit() -> None:
-    """In Python's development mode, which tells of everything that is not closed."""
+    """In Python's development mode, which reports everything that is not closed."""
     (line,) = quiet_program(NO_NOISE, python=("-X", "dev"))
     assert still_alive(int(pid) for pid in line.split()[1:]) == []

@@ -1,4 +1,4 @@
-"""Envs that go wrong, and again. Workers import this file: nothing here loads pytest or torch."""
+"""Envs that fail repeatedly. Workers import this module, so it imports neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.envs import Walk
 from tests.fault_envs import wait_at
 
 
-class Unlucky(Walk):
-    """Exits in its second step; what replaces it does `then`, as often as the folder does not yet say."""
+class ExitsThenFails(Walk):
+    """Env that exits in its second step; its replacements fail as `then` says, `times` times, counted in a folder."""
 
     def __init__(self, folder: str = "", then: str = "", times: int = 1) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Unlucky(Walk):
 
 
 class BadStart(Walk):
-    """Returns NaN in its second step, and in the reset after that."""
+    """Env that returns NaN in its second step and in the reset after that."""
 
     def __init__(self, bad: bool = False) -> None:
         super().__init__()
@@ -64,6 +64,8 @@ class BadStart(Walk):
 
 
 class OddInfos(Walk):
+    """Env that returns the given info in its resets, its steps or its last steps."""
+
     def __init__(self, phase: str = "", info: Any = None) -> None:
         super().__init__()
         self._phase, self._info = phase, info
@@ -78,8 +80,8 @@ class OddInfos(Walk):
         return (*rest, self._info if odd else info)
 
 
-class Troubled(Walk):
-    """Raises in its second step; then whoever is built in its place raises in `again`, `times` times in all."""
+class RaisesThenFails(Walk):
+    """Env that raises in its second step; its replacements raise in the phase `again`, `times` times in all."""
 
     def __init__(self, folder: str = "", again: str = "", times: int = 1) -> None:
         super().__init__()
@@ -107,8 +109,8 @@ class Troubled(Walk):
         return super().step(action)
 
 
-class Kills(Walk):
-    """Ends its worker in its first step, and in the constructor that comes after: as often as asked."""
+class ExitsThenRaises(Walk):
+    """Env that ends its worker in its first step; its replacements raise in their constructors, `times` times."""
 
     def __init__(self, folder: str = "", times: int = 1) -> None:
         super().__init__()
@@ -124,8 +126,8 @@ class Kills(Walk):
         return super().step(action)
 
 
-class FailsWhenTold(Walk):
-    """Raises in the steps of its life that are listed."""
+class RaisesInSteps(Walk):
+    """Env that raises in the listed steps of its life."""
 
     def __init__(self, fails_in: tuple[int, ...] = ()) -> None:
         super().__init__()
@@ -138,7 +140,9 @@ class FailsWhenTold(Walk):
         return super().step(action)
 
 
-class NeverStarts(Walk):
+class RaisesOnceOrInReset(Walk):
+    """Env that raises in its first step (`once`) or in every reset (`never`)."""
+
     def __init__(self, what: str = "") -> None:
         super().__init__()
         self._what = what
@@ -155,7 +159,7 @@ class NeverStarts(Walk):
 
 
 class HangsThenWaits(Walk):
-    """Hangs in its first step; in its next life its second reset waits at a gate."""
+    """Env that hangs in its first step; the second reset of its replacement waits at a gate."""
 
     def __init__(self, folder: str = "", gate: str = "") -> None:
         super().__init__()
@@ -174,7 +178,7 @@ class HangsThenWaits(Walk):
 
 
 class Leaks(Walk):
-    """Raises MemoryError once ever in its second call of a phase (a note says that it did), or leaks in every step."""
+    """Env that raises MemoryError once, in its second call of a phase (recorded by a note), or leaks in every step."""
 
     def __init__(
         self, note: str = "", phase: str = "", leak_bytes: int = 0, limit_bytes: int = 0, touch: bool = False

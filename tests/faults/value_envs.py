@@ -1,4 +1,4 @@
-"""Envs whose values go wrong. In a module of their own: a worker that imports it need not import pytest."""
+"""Envs with bad values. Workers import this module, so it does not import pytest."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gymnasium import spaces
 from tests.envs import AnySpace, RichInfos, Walk
 from tests.fault_envs import Fault
 
-A_LOCK = threading.Lock()
-"""One that a program and its envs both know: a thread of the program may hold it just when it is forked."""
+SHARED_LOCK = threading.Lock()
+"""A lock of the program and its envs: a thread of the program may hold it at the moment of a fork."""
 
 
 class TakesTheLock(Walk):
     def step(self, action: Any) -> Any:
-        with A_LOCK:
+        with SHARED_LOCK:
             return super().step(action)
 
 
 class Nested(Fault):
-    """The same, its observation deep inside others: `["body"][1]`, in float32."""
+    """`Fault` with its observation nested in others: `["body"][1]`, in float32."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,8 +40,8 @@ class Nested(Fault):
         return {"mode": self.steps, "body": (self.steps, super()._shown(observation))}
 
 
-class InOrder(RichInfos):
-    """Refuses to be stepped before its first reset, as Gymnasium's own envs do. `blob`: so many bytes in each info."""
+class NeedsReset(RichInfos):
+    """Env that refuses a step before its first reset, as Gymnasium's do. `blob`: number of bytes in each info."""
 
     def __init__(self, blob: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -58,8 +58,8 @@ class InOrder(RichInfos):
         return (*rest, {**info, "blob": self._blob} if self._blob.size else info)
 
 
-class DiesInItsSecondReset(InOrder):
-    """Counts resets, over all its lives, in a file; takes its process along in the first step and the second reset."""
+class ExitsInSecondReset(NeedsReset):
+    """Env that ends its process in the first step and in the second reset, counted over all processes in a file."""
 
     def __init__(self, path: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -79,8 +79,8 @@ class DiesInItsSecondReset(InOrder):
         return super().step(action)
 
 
-class Picture(Fault):
-    """The same, its observation a square of numbers with the bad one in its last corner."""
+class SquareObservation(Fault):
+    """`Fault` with a square observation that has the bad value in its last corner."""
 
     def __init__(self, side: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -92,16 +92,16 @@ class Picture(Fault):
         return picture
 
 
-class Wanders(Walk):
-    """Leaves its box [0, `high`] in every step from the `high`-th on."""
+class LeavesItsBox(Walk):
+    """Env that leaves its box [0, `high`] in every step after the `high`-th."""
 
     def __init__(self, high: float, **kwargs: Any) -> None:
         super().__init__(length=100, **kwargs)
         self.observation_space = spaces.Box(0, high, (2,), self.observation_space.dtype)
 
 
-class Forgetful(AnySpace):
-    """Leaves a part out: of the outer dict, or of the tuple inside, in its second step."""
+class OmitsPart(AnySpace):
+    """Env that omits a part of its observation, of the outer dict or the inner tuple, in its second step."""
 
     def __init__(self, forgets: str = "nothing") -> None:
         inner = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
@@ -117,8 +117,8 @@ class Forgetful(AnySpace):
         return value
 
 
-class DiesWhileItIsWritten(AnySpace):
-    """Its observation's second part kills the process when it is turned into an array: the first is written by then."""
+class DiesWhileWritten(AnySpace):
+    """Env whose observation's second part kills the process when it becomes an array; the first is written before."""
 
     def __init__(self, at: int = 0) -> None:
         super().__init__(spaces.Dict({"a": spaces.Box(0, 9, (2,)), "b": spaces.Box(0, 9, (2,))}), spaces.Discrete(3))
@@ -130,16 +130,16 @@ class DiesWhileItIsWritten(AnySpace):
 
     def _observe(self) -> Any:
         count = np.full(2, self._taken, np.float32)
-        return {"a": count, "b": Deadly() if self._at and self._taken == self._at else count}
+        return {"a": count, "b": KillsWhenConverted() if self._at and self._taken == self._at else count}
 
 
-class Deadly:
+class KillsWhenConverted:
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Fragile(Walk):
-    """Breaks in step `breaks_at` of an episode (0: in a reset), with a message that only the same past gives."""
+class FailsReproducibly(Walk):
+    """Env that raises in step `breaks_at` of an episode (0: in a reset), with a message that depends on its past."""
 
     def __init__(self, breaks_at: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -163,7 +163,7 @@ class Fragile(Walk):
 
 
 class FailsEachTime(Walk):
-    """Fails in its first step (or reset), and says how often that has happened; a byte in a file for each time."""
+    """Env that fails in its first step (or reset) and reports how often, counted in bytes of a file."""
 
     def __init__(self, path: str = "", ends: str = "raise", phase: str = "step") -> None:
         super().__init__()

@@ -59,10 +59,10 @@ def expected(infos: dict[int, Any], ids: Any) -> Any:
 HOSTS = [range(1), range(1, 4)]
 
 STEPS = {
-    "everybody says the same keys": {i: {"x": i / 2, "n": i, "on": i > 1} for i in range(4)},
+    "all envs have the same keys": {i: {"x": i / 2, "n": i, "on": i > 1} for i in range(4)},
     "one env says nothing": {i: {"x": i / 2} for i in range(3)},
     "a host says nothing": {0: {"x": 1.0, "n": 2}},
-    "nobody says anything": {},
+    "no env has infos": {},
     "a key of one env only": {i: {"x": 1.0, **({"rare": 5} if i == 2 else {})} for i in range(4)},
     "a key with two types": {i: {"x": float(i) if i % 2 else i} for i in range(4)},
     "the same keys in another order": {i: dict(sorted({"a": 1, "b": 2.0}.items(), reverse=i > 1)) for i in range(4)},
@@ -140,8 +140,8 @@ def test_a_lost_announcement_loses_its_own_column_only() -> None:
     writer = sides.writers[0]
     writer.write(0, {"lost": 1.0})
     writer.take_announcements()
-    found = sides.whole({i: {"lost": 2.0, "told": i} for i in range(2)})
-    assert_same(found, expected({i: {"told": i} for i in range(2)}, range(2)))
+    found = sides.whole({i: {"lost": 2.0, "kept": i} for i in range(2)})
+    assert_same(found, expected({i: {"kept": i} for i in range(2)}, range(2)))
 
 
 def test_an_integer_past_64_bits_travels_by_pipe() -> None:

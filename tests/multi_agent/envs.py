@@ -40,7 +40,7 @@ def kind_of(agent: str) -> str:
 
 
 class Life:
-    """What the two villages have in common: agents of three kinds, and one random number generator for everything."""
+    """Common base of the two villages: agents of three kinds and one random number generator."""
 
     metadata: dict[str, Any] = {"name": "village", "is_parallelizable": False}  # noqa: RUF012
     render_mode = "rgb_array"
@@ -88,7 +88,7 @@ class Life:
         return word, (rng.integers(0, 2, 2).astype(np.int8), rng.integers(0, [3, 4]))
 
     def say(self, agent: str) -> dict[str, Any]:
-        """Infos of every kind; farmers' action masks are here, now and then."""
+        """Return infos of every kind; action masks of farmers are in some of them."""
         if kind_of(agent) == "bard" and self.steps % 2:
             return {}
         info: dict[str, Any] = {"steps": self.steps, "task": self.task, "mood": f"{agent} at {self.steps}"}
@@ -189,7 +189,7 @@ class Circle(Life, AECEnv):
 
 
 class Pair(ParallelEnv):
-    """Two agents with equal spaces; what goes wrong, and when, is said by `fault` and `at`."""
+    """Env of two agents with equal spaces and the fault `fault` in step `at`."""
 
     metadata: dict[str, Any] = {"name": "pair"}  # noqa: RUF012
     render_mode = None
@@ -265,10 +265,10 @@ class Pair(ParallelEnv):
     def _mask_shape(self, result: list[Any]) -> None:
         result[4]["left"] = {"action_mask": np.ones(2)}
 
-    def _stranger(self, result: list[Any]) -> None:
+    def _unlisted(self, result: list[Any]) -> None:
         for part, value in zip(result, (np.zeros(2), 0.0, False, False, {})):
-            part["stranger"] = value
-        self.agents.append("stranger")
+            part["unlisted"] = value
+        self.agents.append("unlisted")
 
     def _no_observation(self, result: list[Any]) -> None:
         del result[0]["left"]
@@ -286,11 +286,11 @@ class Pair(ParallelEnv):
         self.agents.remove("left")
 
     def _slip_away(self, result: list[Any]) -> None:
-        """Still told of, but no longer among the agents."""
+        """The agent is still reported, but no longer in `agents`."""
         self.agents.remove("left")
 
     def _unseen_end(self, result: list[Any]) -> None:
-        """Its end is told, and no observation with it."""
+        """The end of the agent is reported without an observation."""
         del result[0]["left"]
         result[3]["left"], result[1]["left"] = True, 7.0
         self.agents.remove("left")

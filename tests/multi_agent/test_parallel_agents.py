@@ -1,4 +1,4 @@
-"""Row B6: agents leave in odd ways, keys are missing, agents appear that nobody knows; and envs that do not say who."""
+"""Row B6: agents leave in unusual ways, keys are missing, unknown agents appear, and envs without `possible_agents`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def noughts(config: Configuration) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("stranger", r"the env has agents \['stranger'\], which are not among its possible agents"),
+        ("unlisted", r"the env has agents \['unlisted'\], which are not among its possible agents"),
         ("no_observation", "no observation for left"),
         ("no_reward", "no reward, terminated or truncated for left"),
         ("no_end", "no reward, terminated or truncated for left"),
@@ -86,7 +86,7 @@ def test_however_an_agent_goes_its_end_is_told_once(
 def test_agents_that_an_env_goes_on_about_after_their_end_are_absent(
     make: Make, config: Configuration, autoreset: str
 ) -> None:
-    """Many envs keep reporting the dead, and never empty `agents`: an end is told once, and the episode ends."""
+    """Many envs keep reporting ended agents and never empty `agents`: an end is reported once, and the episode ends."""
     envs = make(Lingering, autoreset=autoreset)
     envs.reset(seed=1)
     told = [envs.step(noughts(config)) for _ in range(4)]
@@ -114,13 +114,13 @@ def test_the_caller_can_say_it_instead(make: Make, config: Configuration) -> Non
 
 def test_the_caller_can_name_agents_that_come_later() -> None:
     with SERIAL.make(
-        partial(Pair, fault="stranger"), 2, agents=mv.AgentOptions(possible_agents=["left", "right", "stranger"])
+        partial(Pair, fault="unlisted"), 2, agents=mv.AgentOptions(possible_agents=["left", "right", "unlisted"])
     ) as envs:
         envs.reset(seed=1)
         for _ in range(3):
-            assert not envs.alive["stranger"].any()
+            assert not envs.alive["unlisted"].any()
             envs.step({agent: np.zeros(2, int) for agent in envs.agents})
-        assert envs.alive["stranger"].all()
+        assert envs.alive["unlisted"].all()
 
 
 def test_the_same_agent_twice_is_refused() -> None:

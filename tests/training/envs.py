@@ -19,7 +19,7 @@ from tests.fault_envs import first_to_note
 
 
 def is_first(note: Path) -> bool:
-    """Whether nobody was here before: in this process or in another."""
+    """Whether this is the first call, in this process or in another."""
     try:
         note.touch(exist_ok=False)
     except FileExistsError:
@@ -142,7 +142,7 @@ class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
 
 
 class Counting(gym.Env):  # type: ignore[type-arg]
-    """Shows which episode this is and how far it has got; fails now and then, by a draw that no seed sets."""
+    """Shows which episode this is and how far it has got; fails at random, by a draw that no seed sets."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
@@ -156,13 +156,13 @@ class Counting(gym.Env):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> Any:
         if self._draws.random() < 0.05:
-            raise RuntimeError("now and then")
+            raise RuntimeError("at random")
         self._seen = self._seen + np.float32([0, 1])
         return self._seen, float(self._seen[1]), bool(self._seen[1] >= 12), bool(self._seen[1] == 9), {}
 
 
 class Numbered(gym.Env[Any, Any]):
-    """Shows which episode this is, and its steps so far; kills its worker once, where a note says so."""
+    """Shows which episode this is, and its steps so far; kills its worker once, if a note exists."""
 
     observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
 

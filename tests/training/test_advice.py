@@ -1,4 +1,4 @@
-"""Advisors: asked now and then, followed where that makes sense, never waited for, and not asked twice."""
+"""Advisors: asked periodically, followed if valid, never waited for, and not asked twice."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_is_decided_is_done_and_written(tmp_path: Path) -> None:
         {"rewards": {"step": -1}},
         {"rewards": {"step": "much"}},
         {},
-        "go on",
+        "continue",
         ValueError("no idea"),
     ],
     ids=str,

@@ -1,4 +1,4 @@
-"""Asynchronous runs: they learn, count every env step, survive losses, end when they are told to, and are resumed."""
+"""Asynchronous runs: they learn, count every env step, survive losses, end on request, and are resumed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_learns_and_every_env_step_is_in_its_account(tmp_path: Path) -> None:
     episodes = lines_of(run.path, "episodes.jsonl")
     assert len(episodes) == run.summary["episodes"] and {"version"} <= set(episodes[0])
     numbers = [(one["env_id"], one["episode"]) for one in episodes]
-    assert len(set(numbers)) == len(numbers), "no episode is told of twice"
+    assert len(set(numbers)) == len(numbers), "no episode is reported twice"
 
 
 KINDS = {
@@ -138,7 +138,7 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
     run = mv.resume(run, asynchronous=False, executor="serial", env_steps=3_000, progress=False)
     assert run.summary["asynchronous"] == account and run.summary["env_steps"] == 3_000
     run = mv.resume(run, asynchronous=True, executor="process", env_steps=4_000, progress=False)
-    assert run.summary["asynchronous"]["used"] == 2_000, "it goes on with the account of what was collected so"
+    assert run.summary["asynchronous"]["used"] == 2_000, "the account continues"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ if phase == "collect":
         if rollouts[0] < at:
             return collect(self, should_stop)
         collect(self, counted(should_stop, 7))
-        die()  # if nobody has asked so often
+        die()  # if `should_stop` was called fewer than 7 times
     Session.collect = dying
 elif phase == "learn":
     from multiverse.learning.optimizers import Adam
@@ -95,7 +95,7 @@ def test_killed_in_any_phase_it_ends_with_the_same_weights(
 
 
 class Raw(mv.Hook):
-    """What the policy has said, before it is clipped for the env."""
+    """Record the actions of the policy before they are clipped for the env."""
 
     def __init__(self) -> None:
         self.actions: list[bytes] = []

@@ -130,7 +130,7 @@ def test_networks_are_in_training_mode_in_a_loss_alone(case: str, tmp_path: Path
     modes = {mode for mode, _ in Noting.notes}
     drawn = [through for mode, through in Noting.notes if mode]
     assert modes == {True, False} and all(through == [1, 1, 1, 1] for mode, through in Noting.notes if not mode)
-    assert len({tuple(one) for one in drawn}) > 4, "every gradient step draws anew"
+    assert len({tuple(one) for one in drawn}) > 4, "every gradient step draws again"
 
 
 @pytest.mark.fault("D5")
@@ -503,7 +503,7 @@ def test_seeds_train_a_network_each(of_a_program: Any, tmp_path: Path) -> None:
     assert [mv.Run.at(one).summary["env_steps"] for one in Path(runs.path).glob("seed-*")] == [500, 500]
 
 
-# -- strangers' --------------------------------------------------------------------------------------------------
+# -- foreign runs ------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E7")
 def test_network_of_a_strangers_run_is_imported_only_with_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Row E7: a run directory that somebody else has made runs no code."""
+"""Row E7: the run directory of another user runs no code without trust."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def harm(tmp_path: Path) -> Path:
-    """What is there if the stranger's code was called."""
+    """The path that exists if the foreign code was called."""
     return tmp_path / "harm"
 
 
 @pytest.fixture
-def strangers(plain: Path, tmp_path: Path, harm: Path) -> Path:
+def foreign_run(plain: Path, tmp_path: Path, harm: Path) -> Path:
     """A run whose config has a directory made."""
-    run = Path(shutil.copytree(plain, tmp_path / "stranger"))
+    run = Path(shutil.copytree(plain, tmp_path / "foreign"))
     changed(run, "env: CartPole-v1", "env: os:mkdir")
     changed(run, "env_kwargs: {}", f"env_kwargs:\n  path: {harm}")
     return run
@@ -69,36 +69,36 @@ def changed(run: Path, old: str, new: str) -> None:
 
 # -- code ----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E7")
-def test_loading_to_act_needs_no_env_and_calls_nothing(strangers: Path, plain: Path, harm: Path) -> None:
+def test_loading_to_act_needs_no_env_and_calls_nothing(foreign_run: Path, plain: Path, harm: Path) -> None:
     seen = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
-    assert mv.load(strangers).act(seen).tolist() == mv.load(plain).act(seen).tolist()
+    assert mv.load(foreign_run).act(seen).tolist() == mv.load(plain).act(seen).tolist()
     assert not harm.exists()
 
 
 @pytest.mark.fault("E7")
 def test_a_run_of_a_version_that_saved_no_spaces_is_built_only_if_it_is_trusted(
-    strangers: Path, plain: Path, tmp_path: Path, harm: Path
+    foreign_run: Path, plain: Path, tmp_path: Path, harm: Path
 ) -> None:
-    (strangers / "spaces.json").unlink()
+    (foreign_run / "spaces.json").unlink()
     with pytest.raises(UntrustedRun, match="os:mkdir"):
-        mv.load(strangers)
+        mv.load(foreign_run)
     assert not harm.exists()
-    changed(strangers, f"  path: {harm}", "  level: 3")
-    assert mv.load(strangers, env=make_env).act(np.zeros(4, np.float32)) in (0, 1)
+    changed(foreign_run, f"  path: {harm}", "  level: 3")
+    assert mv.load(foreign_run, env=make_env).act(np.zeros(4, np.float32)) in (0, 1)
     old = Path(shutil.copytree(plain, tmp_path / "old"))
     (old / "spaces.json").unlink()
-    assert mv.load(old).act(np.zeros(4, np.float32)) in (0, 1)  # an id of Gymnasium's is no stranger's code
+    assert mv.load(old).act(np.zeros(4, np.float32)) in (0, 1)  # an id of Gymnasium is not foreign code
 
 
 @pytest.mark.fault("E7")
 def test_set_that_is_resumed_with_another_env_by_name_does_not_call_its_own(
-    strangers: Path, tmp_path: Path, harm: Path, monkeypatch: pytest.MonkeyPatch
+    foreign_run: Path, tmp_path: Path, harm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where its runs have not begun, and there are cores for a process each."""
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
     several = tmp_path / "set"
     several.mkdir()
-    shutil.copy(strangers / "config.yaml", several)
+    shutil.copy(foreign_run / "config.yaml", several)
     (several / "seeds.json").write_text(json.dumps({"seeds": [0, 1]}))
     with pytest.raises(mv.MultiverseError, match="path"):  # the other env is given the set's arguments
         mv.resume(several, env="CartPole-v1", progress=False)
@@ -112,25 +112,25 @@ def resumed(run: Path, **named: Any) -> None:
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("go", [resumed, evaluate])
 def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
-    go: Callable[..., Any], strangers: Path, harm: Path
+    go: Callable[..., Any], foreign_run: Path, harm: Path
 ) -> None:
-    before = {path: path.read_bytes() for path in strangers.rglob("*") if path.is_file()}
+    before = {path: path.read_bytes() for path in foreign_run.rglob("*") if path.is_file()}
     with pytest.raises(UntrustedRun, match=r"would call os:mkdir\(path='.*harm'\).*trust=True") as refused:
-        go(strangers)
+        go(foreign_run)
     assert "\n" not in str(refused.value) and not harm.exists()
-    assert {path: path.read_bytes() for path in strangers.rglob("*") if path.is_file()} == before
-    with pytest.raises(mv.errors.EnvFailed):  # what it makes is no env
-        go(strangers, trust=True)
+    assert {path: path.read_bytes() for path in foreign_run.rglob("*") if path.is_file()} == before
+    with pytest.raises(mv.errors.EnvFailed):  # what it makes is not an env
+        go(foreign_run, trust=True)
     assert harm.exists()
 
 
 @pytest.mark.fault("E7")
-def test_an_env_that_the_caller_gives_is_his_own(strangers: Path, harm: Path) -> None:
-    changed(strangers, f"  path: {harm}", "  level: 3")
-    assert len(evaluate(strangers, env=make_env, episodes=1).returns) == 1
-    mv.resume(strangers, env=make_env, env_steps=200)
+def test_an_env_that_the_caller_gives_is_his_own(foreign_run: Path, harm: Path) -> None:
+    changed(foreign_run, f"  path: {harm}", "  level: 3")
+    assert len(evaluate(foreign_run, env=make_env, episodes=1).returns) == 1
+    mv.resume(foreign_run, env=make_env, env_steps=200)
     with pytest.raises(UntrustedRun, match="os:mkdir"):  # and vouches for nothing else
-        mv.resume(strangers, env_steps=300)
+        mv.resume(foreign_run, env_steps=300)
 
 
 @pytest.mark.fault("E7")
@@ -144,7 +144,7 @@ def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_o
         run = tmp_path / f"run-{seeds}"
         mv.train(make_env, Reinforce, run_dir=run, env_steps=400, seeds=seeds, steps_per_env=100, **quick)
         configs = [*run.rglob("config.yaml")]
-        for one in configs:  # a stranger writes them
+        for one in configs:  # written by another user
             changed(one.parent, "env: make_env", "env: os:mkdir")
             changed(one.parent, "algorithm: examples.own_algorithm:Reinforce", "algorithm: evil_package:Mine")
         shutil.rmtree(run / "seed-1", ignore_errors=True)  # one that has not begun
@@ -162,14 +162,14 @@ def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_o
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", ["evil_package:CartPole-v1", "evil.package:make"])
-def test_a_module_before_an_id_is_code_too(name: str, strangers: Path, tmp_path: Path, harm: Path) -> None:
+def test_a_module_before_an_id_is_code_too(name: str, foreign_run: Path, tmp_path: Path, harm: Path) -> None:
     (tmp_path / "evil_package.py").write_text(f"import pathlib; pathlib.Path({str(harm)!r}).touch()")
-    changed(strangers, "env: os:mkdir", f"env: {name}")
+    changed(foreign_run, "env: os:mkdir", f"env: {name}")
     sys.path.insert(0, str(tmp_path))
     try:
         for go in (resumed, evaluate):
             with pytest.raises(UntrustedRun, match=name.partition(":")[0]):
-                go(strangers)
+                go(foreign_run)
     finally:
         sys.path.remove(str(tmp_path))
     assert not harm.exists()
@@ -181,7 +181,7 @@ def test_a_module_before_an_id_is_code_too(name: str, strangers: Path, tmp_path:
 def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
     what: str, name: str, plain: Path, tmp_path: Path
 ) -> None:
-    run = Path(shutil.copytree(plain, tmp_path / "stranger"))
+    run = Path(shutil.copytree(plain, tmp_path / "foreign"))
     changed(run, what, f"{what.partition(':')[0]}: {name!r}")
     for go in (resumed, evaluate):
         for own in ({}, {"env": make_env}):
@@ -201,13 +201,13 @@ def test_code_that_is_named_for_an_env_to_import_is_code_too(module: str, plain:
 
 
 @pytest.mark.fault("E7")
-def test_an_algorithm_by_name_is_never_imported(strangers: Path) -> None:
+def test_an_algorithm_by_name_is_never_imported(foreign_run: Path) -> None:
     """Nor is it needed to act: the run holds the policy itself."""
-    changed(strangers, "algorithm: ppo", "algorithm: os:mkdir")
+    changed(foreign_run, "algorithm: ppo", "algorithm: os:mkdir")
     for go in (resumed, evaluate):
         with pytest.raises(UntrustedRun, match="os:mkdir"):
-            go(strangers)  # type: ignore[operator]
-    assert "os:mkdir for" in repr(mv.load(strangers))
+            go(foreign_run)  # type: ignore[operator]
+    assert "os:mkdir for" in repr(mv.load(foreign_run))
 
 
 class WithoutPolicy(Reinforce):
@@ -244,16 +244,16 @@ def test_algorithm_of_strangers_run_is_imported_to_act_only_with_trust(
 
 
 @pytest.mark.fault("E7", "E6")
-def test_secrets_of_what_would_be_called_are_not_told(strangers: Path, harm: Path) -> None:
-    changed(strangers, f"  path: {harm}", "  url: https://me:swordfish@example.org\n  level: 3")
+def test_secrets_of_what_would_be_called_are_not_told(foreign_run: Path, harm: Path) -> None:
+    changed(foreign_run, f"  path: {harm}", "  url: https://me:swordfish@example.org\n  level: 3")
     with pytest.raises(UntrustedRun) as refused:
-        resumed(strangers, env_kwargs={"api_key": "hunter2", "url": "x"})
+        resumed(foreign_run, env_kwargs={"api_key": "hunter2", "url": "x"})
     assert "level=3" in str(refused.value)
     assert "swordfish" not in str(refused.value) and "hunter2" not in str(refused.value)
 
 
 # -- Ray clusters ----------------------------------------------------------------------------------------------------
-STRANGERS_CLUSTER = "203.0.113.7:6379"
+FOREIGN_CLUSTER = "203.0.113.7:6379"
 
 
 @pytest.fixture
@@ -271,10 +271,10 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
 @pytest.fixture
 def clustered(plain: Path, tmp_path: Path) -> Path:
-    """A stranger's run whose config names a Ray cluster."""
+    """A foreign run whose config names a Ray cluster."""
     run = Path(shutil.copytree(plain, tmp_path / "clustered"))
     changed(run, "executor: serial", "executor: ray")
-    changed(run, "ray_address: null", f"ray_address: {STRANGERS_CLUSTER}")
+    changed(run, "ray_address: null", f"ray_address: {FOREIGN_CLUSTER}")
     return run
 
 
@@ -285,11 +285,11 @@ def test_cluster_of_a_strangers_run_is_joined_only_with_trust(
     new = ["train", "--config", str(clustered / "config.yaml"), "--run-dir", str(clustered.parent / "new")]
     for typed in (["resume", str(clustered)], ["evaluate", str(clustered)], new, [*new, "--seeds", "2"]):
         error = one_line(typed, capsys)
-        assert f"join the Ray cluster at '{STRANGERS_CLUSTER}'" in error and "--trust" in error
+        assert f"join the Ray cluster at '{FOREIGN_CLUSTER}'" in error and "--trust" in error
     assert not joined
     with pytest.raises(mv.errors.InvalidRequest, match="no cluster in this test"):
         evaluate(clustered, trust=True)
-    assert joined == [STRANGERS_CLUSTER]
+    assert joined == [FOREIGN_CLUSTER]
 
 
 @pytest.mark.fault("E7")
@@ -304,7 +304,7 @@ def test_cluster_that_the_caller_names_needs_no_trust(clustered: Path, joined: l
 @pytest.mark.fault("E7")
 def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
     """Only the config names one, and it is what `--trust` is about."""
-    ray = {"address": STRANGERS_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
+    ray = {"address": FOREIGN_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
     found = checkpoint_of(plain)
     plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
     changed_state = dataclasses.replace(found, state={**found.state, "plan": plan})
@@ -314,11 +314,11 @@ def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
 
 @pytest.mark.fault("E7")
 def test_cluster_in_a_plan_file_is_refused(tmp_path: Path, joined: list[str | None]) -> None:
-    ray = {"address": STRANGERS_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
+    ray = {"address": FOREIGN_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
     plan = {"executor": "ray", "workers": 1, "start_method": None, "waiting": "auto", "why": "", "num_envs": 1}
     (tmp_path / "plan.json").write_text(json.dumps({**plan, "ray": ray}))
     with pytest.raises(
-        mv.errors.InvalidRequest, match=rf"names the Ray cluster at '{STRANGERS_CLUSTER}'.*executor=RayOptions"
+        mv.errors.InvalidRequest, match=rf"names the Ray cluster at '{FOREIGN_CLUSTER}'.*executor=RayOptions"
     ):
         mv.make_vec("CartPole-v1", plan=tmp_path / "plan.json")
     assert not joined
@@ -376,17 +376,17 @@ def test_no_other_mark_will_do(origin: str | None, mine: Path) -> None:
 
 @pytest.mark.fault("E7")
 def test_another_user_is_another(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     with pytest.raises(UntrustedRun):
         mv.resume(mine, env_kwargs=SECRET)
-    assert not (tmp_path / "somebody").exists()  # to look is not to write
+    assert not (tmp_path / "other user").exists()  # reading writes nothing
 
 
 @pytest.mark.fault("E7")
 def test_the_key_is_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     trained(tmp_path / "plain")
-    assert not (tmp_path / "state").exists()  # nobody needs it for an id of Gymnasium's
+    assert not (tmp_path / "state").exists()  # not needed for an id of Gymnasium
     run = trained(tmp_path / "run", OURS)
     key = tmp_path / "state" / "multiverse" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and stat.S_IMODE(key.parent.stat().st_mode) == 0o700
@@ -432,10 +432,10 @@ def one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.fault("E7")
-def test_commands_want_the_word_too(strangers: Path, harm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    home = ["--run-dir", str(strangers.parent / "new")]
-    for typed in (["resume", str(strangers)], ["evaluate", str(strangers)],
-                  ["train", "--config", str(strangers / "config.yaml"), *home]):  # fmt: skip
+def test_commands_want_the_word_too(foreign_run: Path, harm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = ["--run-dir", str(foreign_run.parent / "new")]
+    for typed in (["resume", str(foreign_run)], ["evaluate", str(foreign_run)],
+                  ["train", "--config", str(foreign_run / "config.yaml"), *home]):  # fmt: skip
         error = one_line(typed, capsys)
         assert "os:mkdir(path=" in error and "--trust" in error and not harm.exists()
         one_line([*typed, "--trust"], capsys)

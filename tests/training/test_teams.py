@@ -169,11 +169,11 @@ def test_policies_of_agents_act_for_whoever_observes(tmp_path: Path) -> None:
     alone = policies["agent_0"].act(observations["agent_0"])
     assert alone == actions["agent_0"]
     with pytest.raises(InvalidRequest, match="adversary_0, agent_0"):
-        policies["nobody"]
+        policies["unknown"]
 
 
 class Signals(ParallelEnv):
-    """Each of two agents is shown a number of its own and must say it; one of them leaves early."""
+    """Env of two agents that each observe a number and must repeat it; one of them leaves early."""
 
     metadata = {"name": "signals"}  # noqa: RUF012
 
@@ -198,10 +198,10 @@ class Signals(ParallelEnv):
         rewards = {agent: float(actions[agent] == self._shown[agent]) for agent in self.agents}
         self._t += 1
         done = {agent: self._t >= (6 if agent == "agent_0" else 12) for agent in self.agents}
-        seen, nobody = self._look(), dict.fromkeys(self.agents, False)
+        seen, truncated = self._look(), dict.fromkeys(self.agents, False)
         infos: dict[str, Any] = {agent: {} for agent in self.agents}
         self.agents = [agent for agent in self.agents if not done[agent]]
-        return seen, rewards, done, nobody, infos
+        return seen, rewards, done, truncated, infos
 
 
 @pytest.mark.parametrize("separate", [False, True])
@@ -217,7 +217,7 @@ def leftmost(observation: Any, open_now: Any, rng: Any) -> int:
 
 
 def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> None:
-    """Who draws at random wins half of the games against another."""
+    """A random player wins half of the games against another."""
     settings = {
         **RUN,
         "env_steps": 24_000,
@@ -426,7 +426,7 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
     shape = RolloutShape("agent", seen, steps, 2, ((), np.int64), 0, True, {}, ((3,), np.float32), 2)
     rollout = shape.rollout(private_fields(shape.fields()))
     assert rollout.acting is not None and rollout.acting_next is not None
-    rollout.acting[...] = [[True, True], [False, True], [True, True]]  # the first one dies, and both begin anew
+    rollout.acting[...] = [[True, True], [False, True], [True, True]]  # the first one ends, and both start again
     rollout.acting_next[...] = True
     rollout.terminated[0, 0] = rollout.truncated[1, 1] = True
     rows = rollout.observations[()]

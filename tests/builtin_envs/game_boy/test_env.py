@@ -1,4 +1,4 @@
-"""What the env shows, takes and pays, episode after episode."""
+"""Observations, actions and rewards of the Game Boy env over several episodes."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_advice_chooses_starts_and_scales_rewards_and_is_saved(cartridge: dict[s
     env.reset(seed=0)
     x = env.step(RIGHT)[-1]["x"]
     env.advise(starts=[str(tmp_path / "far")], rewards={"gems": 0.0, "room": 2.0})
-    assert env.step(RIGHT)[-1]["x"] == x + 4, "the game goes on where it was"
+    assert env.step(RIGHT)[-1]["x"] == x + 4, "the game continues where it was"
     assert env.step(A)[1] == 0.0 and sum(env.step(RIGHT)[1] for _ in range(3)) == 20.0
     state = env.save_state()
     env.close()
@@ -246,7 +246,7 @@ def test_check_env_finds_nothing(cartridge: dict[str, str]) -> None:
 
 
 def test_thirty_two_in_one_process_without_a_window(cartridge: dict[str, str]) -> None:
-    """In a process of its own: which libraries it has loaded, and what it has written, is its own too."""
+    """In a separate process, because loaded libraries and output belong to a process."""
     program = f"""
 import sys
 from pathlib import Path
@@ -273,7 +273,7 @@ def test_without_pyboy_one_sentence_says_what_to_install() -> None:
 
 
 def test_nothing_is_written_or_read_beside_the_cartridge(tmp_path: Path) -> None:
-    """Of a cartridge with a battery, which PyBoy would save."""
+    """The cartridge has a battery, whose memory PyBoy would save."""
     arguments = written(tmp_path)
     image = bytearray(Path(arguments["rom"]).read_bytes())
     image[0x147], image[0x149] = 0x03, 0x02  # with RAM and a battery

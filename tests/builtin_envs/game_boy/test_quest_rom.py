@@ -247,7 +247,7 @@ def test_the_hero_falls_and_a_new_game_begins_at_the_title(start: Callable[[int]
             healths.append(game["health"])
             assert game["health"] == 0 or 50 < game["invulnerable"] <= 60
     assert healths == list(range(healths[0], -1, -1)), (
-        "the skeleton finds whoever stands still, one half heart at a time"
+        "the skeleton hits a hero that stands still, one half heart at a time"
     )
     assert (game["mode"], game["game_over"], game["won"]) == (3, 1, 0)
     game.hold("start", 4)

@@ -47,7 +47,7 @@ PAID: dict[str, Any] = {
     "float32": np.float32,
     "int32": lambda x: np.int32(8 * x),
     "mixed": lambda x: int(8 * x) if x > 0.5 else np.float32(x),
-    "now and then a float": lambda x: float(x) if x > 0.9 else 0,
+    "sometimes a float": lambda x: float(x) if x > 0.9 else 0,
     "huge": lambda x: 2**60 + int(1000 * x),
     "array": lambda x: np.array([x, 1 - x]),
 }
@@ -55,7 +55,7 @@ ENDED: dict[str, Any] = {"bool": bool, "np.bool": np.bool_, "int": int}
 
 
 class Told(spaces.Space[Any]):
-    """A space that nobody has heard of, with a shape and a dtype."""
+    """A custom space with a shape and a dtype."""
 
     def __init__(self) -> None:
         super().__init__((3,), np.int16)
@@ -159,7 +159,7 @@ class Forgetful(Troupe):
         return super().reset(**asked)
 
     def scribble(self, notes: dict[int, str] | None = None) -> int:
-        """How many have written there by now."""
+        """Add a note and return how many there are."""
         self.notes = self.notes if notes is None else notes
         self.notes[len(self.notes)] = "was here"
         return len(self.notes)
@@ -206,7 +206,7 @@ class Gated(Troupe):
 
 
 class Stubborn(Troupe):
-    """Raises in whatever it is told to raise in, from the `at`-th call on."""
+    """Env that raises in the given phase, from the `at`-th call on."""
 
     def __init__(self, phase: str = "step", error: str = "ZeroDivisionError", at: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -239,7 +239,7 @@ class Stubborn(Troupe):
 
 
 class OfMyOwn(Exception):
-    """An error that nobody else knows."""
+    """An exception type defined here."""
 
 
 KINDS: dict[str, type[Exception]] = {

@@ -133,7 +133,7 @@ def test_envs_that_speak_their_own_way(make: Build) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", ["nan", "nan_reward", "text_reward", "stranger", "no_reward", "vanish", "slip_away", "unseen_end"]
+    "fault", ["nan", "nan_reward", "text_reward", "unlisted", "no_reward", "vanish", "slip_away", "unseen_end"]
 )
 def test_what_our_own_vector_env_would_object_to(fault: str) -> None:
     make = functools.partial(Pair, fault, 2)
@@ -206,7 +206,7 @@ def test_agents_left_out_in_another_order_and_unheard_of() -> None:
             {"actor_0": one, "zoe": two, "actor_1": one},
             {"zoe": two},
             {"actor_1": one, "zoe": two, "actor_0": one},
-            {"actor_0": one, "zoe": two, "actor_1": one, "stranger": two},
+            {"actor_0": one, "zoe": two, "actor_1": one, "unlisted": two},
             {"actor_0": one, "zoe": two, "actor_1": one},
         ):
             assert_same(ours.step(actions), theirs.step(actions))

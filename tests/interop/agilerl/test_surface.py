@@ -1,4 +1,4 @@
-"""What the drop-in shows of its envs, what they share, and what it takes from AgileRL: nothing but classes to be of."""
+"""Attributes of the drop-in, what its envs share, and its independence of AgileRL except for base classes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_agents_and_spaces(make: Make) -> None:
     assert envs.observation_space("actor_1") == batch_space(SEEN["dict"], 3)
     assert envs.action_space("zoe") == batch_space(envs.single_action_space("zoe"), 3)
     with pytest.raises(KeyError):
-        envs.action_space("stranger")
+        envs.action_space("unlisted")
 
 
 def test_calls_and_attributes(make: Make) -> None:
@@ -80,7 +80,7 @@ def test_observations_are_the_callers_own_unless_they_are_not_copied(make: Make)
     assert_same(mine, first)
     assert isinstance(view, Observations) and isinstance(view, Mapping) and not isinstance(view, dict)
     assert view is live.observations is live.get_observations()
-    assert list(view) == AGENTS and len(view) == 3 and "zoe" in view and view.get("stranger") is None
+    assert list(view) == AGENTS and len(view) == 3 and "zoe" in view and view.get("unlisted") is None
     assert_same(dict(view), first)
     second = model.step(ACTIONS)[0]
     assert_same(kept.step(ACTIONS)[0], second)
@@ -262,7 +262,7 @@ def test_it_is_what_agilerl_asks_for(make: Make) -> None:
 
 
 NOT_THERE = {"error_queue"}
-"""What the original shows of its machinery."""
+"""Internal attributes of the original."""
 
 
 @beside_the_original

@@ -29,7 +29,7 @@ from tests.envs import AnySpace, Directions, Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
 from tests.interop.conftest import remembered
-from tests.processes import lives, still_alive
+from tests.processes import has_not_ended, still_alive
 from tests.space_catalogue import catalogue
 
 MOMENT_S = 0.02
@@ -349,7 +349,7 @@ def test_an_exceptions_type_comes_back_if_it_is_a_builtin_or_gymnasiums(make: Ma
 def started_since(before: list[psutil.Process]) -> list[int]:
     """Processes of this program that are new, but for the server that guards them."""
     now = set(psutil.Process().children(recursive=True)) - set(before)
-    return [process.pid for process in now if lives(process) and not is_server(process)]
+    return [process.pid for process in now if has_not_ended(process) and not is_server(process)]
 
 
 def is_server(process: psutil.Process) -> bool:

@@ -19,7 +19,7 @@ NEVER = -1
 
 
 def moments(work: Callable[[], object], fault: str) -> list[int]:
-    """At which calls (from 0) the fault does something of its own, found out by doing the work in a forked child; at
+    """At which calls (from 0) the fault differs from a plain kill, found out by doing the work in a forked child; at
     all others it is a kill, whose moments are all of them."""
     reading, writing = os.pipe()
     struck = Struck(NEVER, fault)
@@ -52,7 +52,7 @@ def survives(work: Callable[[], object], calls: int, fault: str) -> bool:
             os._exit(1)
     status = os.waitpid(pid, 0)[1]
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert killed or os.waitstatus_to_exitcode(status) == 0, "the child failed by itself"
+    assert killed or os.waitstatus_to_exitcode(status) == 0, "the child failed without the fault"
     return not killed
 
 
@@ -65,7 +65,7 @@ class Struck:
         self.paths: dict[int, str] = {}  # of what is open
         self.unsynced: dict[str, tuple[int, int]] = {}  # path → a descriptor that stays, bytes on the disk
         self.renames: list[tuple[str, str]] = []  # since the last fsync of a directory
-        self.own: list[int] = []  # the calls at which the fault does something of its own
+        self.own: list[int] = []  # the calls at which the fault differs from a plain kill
         self.made = 0
 
     def install(self) -> None:

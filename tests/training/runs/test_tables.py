@@ -36,7 +36,7 @@ def state(first: int, last: int, records: Callable[[int, int], Any] = records) -
 
 
 def held(path: Path) -> tuple[int, int]:
-    """What a checkpoint's table holds, if that is what was saved."""
+    """Return the range of records of a checkpoint's table, after comparing them with the saved ones."""
     found = load(path).state["algorithm"]
     pieces = list(found["rows"].pieces(DTYPE))
     whole = np.concatenate([np.zeros(0, DTYPE), *pieces])
@@ -107,7 +107,7 @@ def test_files_go_when_no_checkpoint_names_them(tmp_path: Path, monkeypatch: pyt
     kept = {piece for first, last in windows for piece in range(first // 50, last // 50)}
     assert len(kept) <= len(files(tmp_path)) <= len(kept) + 3
     shutil.rmtree(tmp_path / "best")
-    (tmp_path / TABLES / "notes.txt").write_text("somebody else's")
+    (tmp_path / TABLES / "notes.txt").write_text("not written by a run")
     checkpoints.save(state(1_700, 1_740), {}, 30)
     checkpoints.save(state(1_700, 1_740), {}, 31)
     assert len(files(tmp_path)) <= 3 and (tmp_path / TABLES / "notes.txt").exists()
@@ -166,7 +166,7 @@ def test_no_file_elsewhere_is_read(tmp_path: Path) -> None:
 
 # -- faults ------------------------------------------------------------------------------------------------------
 def begun(folder: Path) -> Checkpoints:
-    """With one checkpoint, and half a file to go on with."""
+    """Return checkpoints of which one is saved."""
     checkpoints = Checkpoints(folder, keep=1)
     checkpoints.save(state(0, 30), {}, 100)
     return checkpoints
