@@ -12,7 +12,7 @@ import pytest
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.seeds import evaluation_seed
-from multiverse.training.run_text import evaluated
+from multiverse.training.progress import evaluated
 from tests.cli.training_commands import train
 
 

@@ -23,8 +23,14 @@ from multiverse.cli.figures import drawn, figure, panels_of
 from multiverse.cli.main import main
 from multiverse.training.config.budget import PARTS
 from multiverse.training.recording import Witness
-from multiverse.training.runs.records import EVALUATED, RunRecord
-from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
+from multiverse.training.runs.records import (
+    EVALUATED,
+    RunRecord,
+    bootstrap_interval,
+    bootstrap_intervals,
+    interquartile_mean,
+    interquartile_means,
+)
 from tests.cli.training_commands import train
 
 ENDED: dict[str, Any] = {

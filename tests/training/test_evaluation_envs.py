@@ -19,7 +19,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, evaluate
 from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluations
 from multiverse.training.opening import checkpoint_of
-from multiverse.training.runs.migration import migrated_state
+from multiverse.training.runs.checkpoint_format import migrated_state
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Uneven, Wanderer

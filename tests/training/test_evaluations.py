@@ -19,7 +19,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import affordable_episodes
 from multiverse.training.opening import checkpoint_of
-from multiverse.training.run_text import summary_lines
+from multiverse.training.progress import summary_lines
 from multiverse.training.runs.checkpoint import Checkpoints
 from tests.training.envs import Examined, Long, Saveable, Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of

@@ -20,7 +20,7 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.errors import RunNotWritable
 from multiverse.training.loading import evaluate
-from multiverse.training.runs.video import VideoFile
+from multiverse.training.recording import VideoFile
 from tests.training.small_runs import SMALL
 
 

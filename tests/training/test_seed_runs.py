@@ -21,7 +21,7 @@ from multiverse.cli.curves import curves_of
 from multiverse.cli.main import main
 from multiverse.training import seed_runs, side_by_side
 from multiverse.training.runs.find_runs import find_set
-from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 from tests.training.small_runs import SMALL, digest
 
 FEW = {**SMALL, "env_steps": 200, "progress": False}

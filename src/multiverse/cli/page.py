@@ -15,7 +15,7 @@ from multiverse.cli.figures import Panel, drawn, figure
 from multiverse.core.errors import in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.core.plain_files import read_plain
-from multiverse.training.run_text import failure_counts, in_time
+from multiverse.training.progress import failure_counts, in_time
 from multiverse.training.runs.records import EVALUATED, RunRecord
 
 LARGEST_VIDEO = 2**25  # bytes; a browser opens such a page quickly

@@ -25,8 +25,8 @@ from multiverse.core.imports import with_folders, without_folders
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.events import run_with_sinks
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import run_with_sinks
 from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, is_run, refuse_link
 from multiverse.training.runs.origin import redacted

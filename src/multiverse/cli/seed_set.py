@@ -12,7 +12,8 @@ from typing import Any
 from multiverse.cli.display import JsonLines, json_line, refuse_both
 from multiverse.cli.main import one_line
 from multiverse.core.errors import MultiverseError
-from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, run_with_sinks
+from multiverse.training.events import ResumeCommand, run_with_sinks
+from multiverse.training.progress import LinePrinter, ShortLines
 from multiverse.training.run import Run
 from multiverse.training.seed_runs import SeedSet, in_lines, ordered, read_set, run_set, seed_lines
 from multiverse.training.side_by_side import in_child

@@ -28,8 +28,7 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
-from multiverse.training.objects import RunObjects, source_of
-from multiverse.training.opening import SavedRun, migrate, open_run
+from multiverse.training.opening import RunObjects, SavedRun, migrate, open_run, source_of
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
 from multiverse.training.runs.find_runs import SPACES, RunPath

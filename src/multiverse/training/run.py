@@ -33,19 +33,11 @@ from multiverse.training.config.train_config import (
     plain_config,
     wrapper_name,
 )
-from multiverse.training.events import Sinks
+from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook, Schedules
 from multiverse.training.learners import MakeAlgorithm
-from multiverse.training.objects import NO_OBJECTS, RunObjects, opponent_name
-from multiverse.training.opening import migrate, open_to_train
-from multiverse.training.progress import (
-    InterruptWarning,
-    ProgressLines,
-    ResumeCommand,
-    printer_for_programs,
-    run_with_sinks,
-)
-from multiverse.training.run_text import evaluated
+from multiverse.training.opening import NO_OBJECTS, RunObjects, migrate, open_to_train, opponent_name
+from multiverse.training.progress import InterruptWarning, ProgressLines, evaluated, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import taken_over
 from multiverse.training.runs.find_runs import RunPath, find_run, find_set

@@ -24,6 +24,7 @@ from multiverse.training.evaluation import Evaluation, sides_of
 from multiverse.training.evaluation_envs import affordable_episodes, told_as_evaluations
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.metric_sinks import NextMetrics
 from multiverse.training.runs.origin import blas
 from multiverse.training.runs.run_directory import RunDirectory
 from multiverse.training.scaling import Scaling
@@ -50,7 +51,7 @@ class Trainer:
         self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
         self._requests, self._stopped = StopRequests(), ""
         self._saved_at, self._stopwatch = time.monotonic(), Stopwatch(self.clock)
-        self._next_metrics = events.NextMetrics()
+        self._next_metrics = NextMetrics()
         self._metrics = ReadOnlyMetrics()  # those that were logged last
         self._best_episodes = 0  # of the evaluation that gave `best_return`
         self._evaluated_at = 0  # env steps

@@ -31,15 +31,17 @@ from multiverse.training.config.changes import (
 )
 from multiverse.training.config.train_config import BUDGETS, TrainConfig, plain_config, saved_config
 from multiverse.training.learners import AlgorithmMaker, algorithm_maker, drop_replay, trained_on_scaled_bytes
-from multiverse.training.objects import (
+from multiverse.training.opening import (
     RunObjects,
+    SavedRun,
+    checkpoint_of,
     config_with_folders,
     refuse_another,
     source_of,
+    steps_of,
     where_it_is_now,
     wrappers_of,
 )
-from multiverse.training.opening import SavedRun, checkpoint_of, steps_of
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import Checkpoint, differences, taken_over
 from multiverse.training.runs.find_runs import CHECKPOINTS, CONFIG, RunPath

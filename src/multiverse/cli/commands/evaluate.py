@@ -105,8 +105,7 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     conditions = options.conditions()
     from multiverse.training.loading import chosen_seed, evaluate_saved
-    from multiverse.training.objects import RunObjects
-    from multiverse.training.opening import migrate, open_run
+    from multiverse.training.opening import RunObjects, migrate, open_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import over_seeds, together
 
@@ -166,7 +165,7 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
 
 
 def _print(report: dict[str, Any]) -> None:
-    from multiverse.training.run_text import evaluated
+    from multiverse.training.progress import evaluated
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))

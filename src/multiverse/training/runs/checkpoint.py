@@ -19,6 +19,7 @@ holds the run's lock, sweeps and removes.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -34,6 +35,7 @@ from multiverse.training.runs.checkpoint_format import (
     FILES,
     Checkpoint,
     Packed,
+    migrated,
     not_finite,
     pack,
     read_files,
@@ -41,9 +43,8 @@ from multiverse.training.runs.checkpoint_format import (
     write_files,
 )
 from multiverse.training.runs.files import sync_directory
-from multiverse.training.runs.migration import migrated
 from multiverse.training.runs.state_codec import State
-from multiverse.training.runs.tables import WITHOUT_REPLAY, TableStore
+from multiverse.training.runs.tables import TABLES, WITHOUT_REPLAY, TableStore
 
 log = logging.getLogger("multiverse")
 
@@ -113,9 +114,12 @@ class Checkpoints:
             raise InvalidRequest(f"keep={keep}: at least the last checkpoint must be kept")
         self.folder, self.keep = Path(folder), keep
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._tables = TableStore(self.folder)
         self._sweep()
         self._sweep_tables()
+
+    @functools.cached_property
+    def _tables(self) -> TableStore:
+        return TableStore(self.folder)
 
     def save(
         self, state: State, manifest: Mapping[str, Any], env_steps: int, *, best: bool = False, final: bool = False
@@ -204,7 +208,7 @@ class Checkpoints:
 
     def _sweep_tables(self) -> None:
         """What no checkpoint names. While one cannot be read nobody knows what it names."""
-        if not self._tables.folder.is_dir():
+        if not (self.folder / TABLES).is_dir():
             return
         try:
             manifests = [read_manifest(_where(path)) for path in _in_place(self.folder)]

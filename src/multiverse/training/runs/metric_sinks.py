@@ -1,4 +1,4 @@
-"""The files of a run as sinks of its events: metrics as JSON lines, as CSV and for TensorBoard, and episodes."""
+"""Metrics of a run: those that are logged next, and the sinks that write metrics and episodes to its files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,96 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from multiverse.core.errors import PreflightError
+import numpy as np
+
+from multiverse.core.errors import InvalidRequest, PreflightError
+from multiverse.training.config.budget import PARTS, Clock
 from multiverse.training.config.files import flat
 from multiverse.training.events import EpisodesEnded, EvaluationDone, Event, Metrics, MetricsLogged, Sink
 from multiverse.training.runs.files import LineFile, for_json, read_lines, replace_file
 from multiverse.training.runs.find_runs import EPISODES, METRICS, TABLE
 
 if TYPE_CHECKING:
-    from multiverse.rollouts.episodes import Episode
+    from multiverse.rollouts.episodes import Episode, RecentEpisodes
 
+LONG_ROLLOUT, ENV_STEPS_OF_SHORT_ROLLOUTS = 8, 1_000
+"""By default a rollout of this many steps has metrics of its own; shorter ones share them over this many env steps."""
+
+
+# -- the metrics that are logged next ---------------------------------------------------------------------------------
+RUNS_OWN = frozenset({"env_steps", "episodes", "updates", "seconds", "env_steps_per_s", "mean_return", "mean_length",
+                      "num_envs", *(f"{part}_share" for part in PARTS)})  # fmt: skip
+"""Metrics that the run itself logs."""
+
+
+def _check_metric(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest(f"update() returned a metric named {name!r}: expected a name as text")
+    if name in RUNS_OWN or name.startswith(("evaluation_", "mean_return/")):
+        raise InvalidRequest(f"update() returned a metric {name!r}, which the run itself logs: choose another name")
+    if not isinstance(value, int | float | np.number | np.bool_) and not hasattr(value, "item"):
+        raise InvalidRequest(f"update() returned {value!r:.60} as the metric {name!r}: expected a number")
+
+
+class NextMetrics:
+    """The metrics that are logged next: of the updates since the last time."""
+
+    def __init__(self) -> None:
+        self.since = Clock()  # as it was the last time
+        self._sums: dict[str, list[Any]] = {}  # by metric: the sum over these updates, and their number
+
+    def leave_out_time_before(self, clock: Clock) -> None:
+        """Measure speed from here on, over the env steps since the last time."""
+        self.since = replace(clock, env_steps=self.since.env_steps)
+
+    def are_due(self, clock: Clock, every: int | None, rollout_steps: int) -> bool:
+        """Whether `every` so many env steps have passed; None: one line for each rollout, or for several short ones."""
+        if every is None:
+            every = 1 if rollout_steps >= LONG_ROLLOUT else ENV_STEPS_OF_SHORT_ROLLOUTS
+        return clock.env_steps // every > self.since.env_steps // every
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Those of one more update; refused where a line could not hold them beside the run's own."""
+        for name, value in metrics.items():
+            if name not in self._sums:
+                _check_metric(name, value)
+            before, count = self._sums.get(name, (0.0, 0))
+            summed = count and isinstance(value, int | float | np.number) and not isinstance(before, str)
+            self._sums[name] = [before + value, count + 1] if summed else [value, 1]
+
+    def take(self, clock: Clock, recent: RecentEpisodes, more: Mapping[str, Any]) -> dict[str, Any]:
+        """Counts, speed and shares of the time, then `more`, then the mean of each metric; and start anew."""
+        before, self.since = self.since, replace(clock)
+        took_s = clock.seconds - before.seconds
+        metrics: dict[str, Any] = {
+            "episodes": clock.episodes,
+            "updates": clock.updates,
+            "seconds": round(clock.seconds, 3),
+            "env_steps_per_s": (clock.env_steps - before.env_steps) / took_s if took_s else 0.0,
+            "mean_return": recent.mean_return,
+            "mean_length": recent.mean_length,
+            **{f"mean_return/{agent}": value for agent, value in recent.by_agent.items()},
+            **{f"{part}_share": share for part, share in clock.shares_since(before).items()},
+            **more,
+        }
+        means = {name: value if count == 1 else value / count for name, (value, count) in self._sums.items()}
+        self._sums.clear()
+        return metrics | {name: value for name, value in means.items() if name not in metrics}
+
+    def state(self) -> dict[str, Any]:
+        return {"since": self.since.env_steps, **self._sums}
+
+    def load(self, state: Mapping[str, Any], clock: Clock) -> None:
+        sums = {"since": clock.env_steps, **state}
+        self.since = replace(clock, env_steps=int(sums.pop("since")))
+        self._sums = {name: [value, int(count)] for name, (value, count) in sums.items()}
+
+
+# -- sinks -------------------------------------------------------------------------------------------------------
 LOGGED = (MetricsLogged, EvaluationDone)
 """Events with metrics."""
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from multiverse.core.views import Array
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import flat, read_config
 from multiverse.training.runs.files import read_lines
@@ -95,3 +99,35 @@ def records_at(path: Path | str) -> list[RunRecord]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# -- several seeds as one figure -----------------------------------------------------------------------------------
+DRAWS = 10_000
+INTERVAL = 95.0
+
+
+def interquartile_mean(values: Sequence[float]) -> float:
+    """The mean of the middle half; where a quarter of them is no whole number, those at the edges count in part."""
+    return float(interquartile_means(np.asarray(values, np.float64)))
+
+
+def interquartile_means(values: Array) -> Array:
+    """[seeds, …] → […]: the same for each of many figures."""
+    ordered, count = np.sort(values, axis=0), len(values)
+    cut, edges = count / 4, np.arange(count)
+    weights = np.clip(np.minimum(edges + 1 - cut, count - cut - edges), 0.0, 1.0)
+    return np.asarray(np.tensordot(weights / np.sum(weights), ordered, 1))
+
+
+def bootstrap_interval(values: Sequence[float], seed: int = 0) -> tuple[float, float]:
+    """Where the interquartile mean lies in 95 of 100 draws of as many seeds from these."""
+    low, high = bootstrap_intervals(np.asarray(values, np.float64), DRAWS, seed)
+    return float(low), float(high)
+
+
+def bootstrap_intervals(values: Array, draws: int, seed: int = 0) -> tuple[Array, Array]:
+    """[seeds, …] → low and high […]: the same for each of many figures, from the same draws."""
+    drawn = np.random.default_rng(seed).choice(len(values), (draws, len(values)))
+    means = interquartile_means(np.moveaxis(values[drawn], 1, 0))
+    low, high = np.percentile(means, [(100 - INTERVAL) / 2, (100 + INTERVAL) / 2], axis=0)
+    return low, high
