@@ -293,4 +293,4 @@ def test_a_run_that_never_had_a_checkpoint_begins_anew_and_says_so(
         trained(tmp_path / "run", hooks=(Stumbles(),))
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
     assert mv.resume(tmp_path / "run").summary["env_steps"] == 100
-    assert "was ended before its first checkpoint: it begins anew" in caplog.text
+    assert "ended before its first checkpoint: it starts from the beginning" in caplog.text

@@ -140,10 +140,13 @@ def wind_of_two() -> Any:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has none; an env with tasks has sample_tasks"),
+        (
+            {"env": "CartPole-v1", "tasks": 3},
+            "CartPole-v1 has no tasks; an env with tasks has the methods",
+        ),
         ({"episodes_per_task": 2}, "are for runs with tasks"),
         ({"tasks": 0}, "at least 1, 0 and 1"),
-        ({"env": wind_of_two, "tasks": 3}, "is a MetaEpisode already, and a run with tasks makes one of it"),
+        ({"env": wind_of_two, "tasks": 3}, "is already wrapped in MetaEpisode, and a run with tasks adds that wrapper"),
     ],
 )
 def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
         mv.errors.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="
     ):
         mv.resume(run.path, env_steps=600, progress=False)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are wrapped in \['.*inside'\]"):
         mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
     assert mv.resume(run.path, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
     tried = evaluate(run, episodes=2)  # which knows it

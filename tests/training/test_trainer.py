@@ -597,7 +597,7 @@ def test_an_env_that_never_ends_an_episode_is_cut(
         def step(self, action: Any) -> Any:
             return self.observation_space.sample(), 1.0, False, False, {}
 
-    monkeypatch.setattr(evaluation_module, "MOST_STEPS", 50)
+    monkeypatch.setattr(evaluation_module, "MAX_STEPS", 50)
     run = mv.train(lambda: Endless(gym.make("CartPole-v1")), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
     assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text
 

@@ -1,6 +1,6 @@
-"""The mark: where the envs were after the last update, and how they come back there. A checkpoint is always of it.
+"""The mark: the state of the envs after the last update, to which a checkpoint always belongs, and how it is restored.
 
-Envs that can be saved are asked for their states; the others' episodes are played again, action by action.
+Envs that can save themselves are asked for their states; the episodes of other envs are replayed action by action.
 """
 
 from __future__ import annotations
@@ -27,81 +27,81 @@ from multiverse.vector.single import VectorEnv
 log = logging.getLogger("multiverse")
 
 BEGIN_AT = "begin_at"
-"""Of envs in the state of an asynchronous run: the episode that each begins with when the run goes on."""
-MOST_OF_A_ROLLOUT = 0.01
-"""Envs that save themselves are saved at every mark where that takes a smaller share of the time of a rollout."""
+"""Key in the state of an asynchronous run: the episode with which each env begins when the run is resumed."""
+MAX_SHARE_OF_ROLLOUT = 0.01
+"""Envs that save themselves are saved at every mark if that takes at most this share of the time of a rollout."""
 
 
 class EnvMarks:
-    """Of the envs that `over` has named last."""
+    """Marks the envs that were passed to `follow` last."""
 
     def __init__(self, can_be_saved: bool) -> None:
         self.can_be_saved = can_be_saved
-        self._saves_at_marks: bool | None = None  # None: it is not known yet what a rollout takes
-        self._mark_s = float("inf")  # the shortest mark, while that is so
+        self._saves_at_marks: bool | None = None  # None: the duration of a rollout is not known yet
+        self._mark_s = float("inf")  # duration of the shortest mark until then
         self._marked: dict[str, Any] = {}
 
-    def over(self, envs: BaseVectorEnv, collector: Collector) -> None:
-        """These are marked from here on. Better now than at the first checkpoint: what envs save must be something that
-        a file can hold."""
+    def follow(self, envs: BaseVectorEnv, collector: Collector) -> None:
+        """Mark these envs from now on. Whether a file can hold what they save is checked here, not at the first
+        checkpoint."""
         self._envs, self._collector = envs, collector
         if self.can_be_saved:
             try:
                 encode({"states": self._saved_states()})
             except TypeError as error:
                 self.can_be_saved = False
-                log.warning("save_state() of the env is not used: %s; its episodes are played again instead", error)
+                log.warning("save_state() of the env is not used: %s; its episodes are replayed instead", error)
         collector.actions.enabled = not self.can_be_saved
 
     @property
-    def cannot_be_left(self) -> bool:
-        """The envs save themselves and have not done so at the mark: they can only be saved while they are at it."""
+    def requires_whole_rollout(self) -> bool:
+        """Whether a rollout must be completed: envs save themselves and have not done so at the mark, so that they can
+        only be saved before they step on."""
         return self.can_be_saved and "states" not in self._marked
 
     # -- marking -------------------------------------------------------------------------------------------------
     def mark(self, rollout_s: float | None) -> None:
-        """Remember where they are. After the first rollout, which took `rollout_s`, it is known what share of one it
-        takes to have envs save themselves: that decides, once, whether they do so at every mark or only for a
-        checkpoint."""
+        """Mark the present state. The duration of the first rollout (`rollout_s`) decides whether envs save themselves
+        at every mark, or only for a checkpoint because that would take too large a share of the time."""
         began_at = perf_counter()
         self._mark_envs(with_states=self.can_be_saved and self._saves_at_marks is not False)
         self._mark_s = min(self._mark_s, perf_counter() - began_at)
         if rollout_s is not None and self._saves_at_marks is None:
-            self._saves_at_marks = self._mark_s < MOST_OF_A_ROLLOUT * rollout_s
+            self._saves_at_marks = self._mark_s < MAX_SHARE_OF_ROLLOUT * rollout_s
         self._collector.actions.mark()
 
     def mark_beginnings(self, episodes: list[int]) -> None:
-        """Of envs that are under way all the time, hence nowhere in particular: each will begin that episode."""
+        """Mark the next episode of each env, for asynchronous collection, in which envs are never at rest."""
         self._marked = {BEGIN_AT: episodes}
 
     def _mark_envs(self, with_states: bool) -> None:
-        # The states come first: an env that is lost while it is asked begins another episode.
+        # The states come first: an env that is lost while it saves itself begins another episode.
         states = {"states": deepcopy(self._saved_states())} if with_states else {}  # guard: marked-states-are-copies
-        # An env whose episode has just ended still shows what that one had.
+        # Returns and lengths of an episode that has just ended are still in the block.
         starts, rollouts = self._collector.starts, self._collector.rollouts
-        going_on = np.concatenate([np.repeat(~starts, rollout.agents) for rollout in rollouts])
+        continues = np.concatenate([np.repeat(~starts, rollout.agents) for rollout in rollouts])
         returns, lengths = sums(self._envs)
         self._marked = {
             "episodes": self._envs.episode_counts,
             "observations": {str(k): np.array(self._envs.views[name]) for k, name in enumerate(self._shown())},
-            "returns": np.where(going_on, returns, 0.0),
-            "lengths": np.where(going_on, lengths, 0),
+            "returns": np.where(continues, returns, 0.0),
+            "lengths": np.where(continues, lengths, 0),
             "remembered": self._collector.memory(),
             **states,
         }
 
     def _shown(self) -> list[FieldName]:
-        """Where the block has what slots see, group after group, and what envs are like as a whole."""
+        """Names of the block's arrays with what slots observe, group after group, and with the envs' `state()`."""
         rollouts = self._collector.rollouts
-        shown = [name_in_block(rollout.group, path) for rollout in rollouts for path in rollout.last]
+        names = [name_in_block(rollout.group, path) for rollout in rollouts for path in rollout.last]
         if is_single(self._envs):
             masks = (rollouts[0].group, ACTION_MASKS)
             # guard: masks-are-part-of-the-mark
-            shown += [masks] if masks in self._envs.views.arrays and masks not in shown else []
-        return [*shown, *((STATE, OBSERVATIONS, *path) for path in rollouts[0].last_states)]
+            names += [masks] if masks in self._envs.views.arrays and masks not in names else []
+        return [*names, *((STATE, OBSERVATIONS, *path) for path in rollouts[0].last_states)]
 
     def _saved_states(self) -> list[Any]:
-        """The envs' states as they are now; an env that is lost with its worker meanwhile begins another episode."""
+        """The present states of the envs; an env that is lost with its worker meanwhile begins another episode."""
         while True:
             try:
                 return saved_states(cast(VectorEnv, self._envs))
@@ -113,56 +113,57 @@ class EnvMarks:
                 self._envs.reset(env_ids=lost)
                 self._collector.begin_again(lost)
 
-    # -- what a checkpoint holds ---------------------------------------------------------------------------------
+    # -- in a checkpoint -----------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
-        """The envs as they were at the mark."""
-        if self.cannot_be_left:
-            self._mark_envs(with_states=True)  # the envs are still where they were then
-        return {**self._marked, **({} if self.can_be_saved or BEGIN_AT in self._marked else self._played_so_far())}
+        """Return the state of the envs at the mark."""
+        if self.requires_whole_rollout:
+            self._mark_envs(with_states=True)  # the envs have not stepped since the mark
+        return {**self._marked, **({} if self.can_be_saved or BEGIN_AT in self._marked else self._actions())}
 
-    def _played_so_far(self) -> dict[str, Any]:
-        """What brings envs back that cannot be saved: the actions of their episodes."""
+    def _actions(self) -> dict[str, Any]:
+        """The actions of the present episodes, which restore envs that cannot be saved."""
         names = [rollout.group for rollout in self._collector.rollouts]
-        known = {str(i): one for i, one in enumerate(self._collector.actions.state()) if one is not None}
-        return {"actions": {i: one[0] if is_single(self._envs) else dict(zip(names, one)) for i, one in known.items()}}
+        by_env = {str(i): taken for i, taken in enumerate(self._collector.actions.state()) if taken is not None}
+        single = is_single(self._envs)
+        return {"actions": {i: taken[0] if single else dict(zip(names, taken)) for i, taken in by_env.items()}}
 
-    def _taken(self, saved: Mapping[str, Any]) -> list[Taken | None]:
-        """From that, what each env's agents did."""
-        known = [saved.get(str(i)) for i in range(self._envs.num_envs)]
+    def _actions_from(self, saved: Mapping[str, Any]) -> list[Taken | None]:
+        """The actions of each env's agents, from what `_actions` returned."""
+        by_env = [saved.get(str(i)) for i in range(self._envs.num_envs)]
         if is_single(self._envs):
-            return [None if one is None else (one,) for one in known]
+            return [None if taken is None else (taken,) for taken in by_env]
         groups = [rollout.group for rollout in self._collector.rollouts]
-        return [None if one is None else tuple(one[group] for group in groups) for one in known]
+        return [None if taken is None else tuple(taken[group] for group in groups) for taken in by_env]
 
-    def bring_back(self, envs: BaseVectorEnv, collector: Collector, saved: Mapping[str, Any]) -> None:
-        """Every env in the middle of its episode, as `state` has it; those with which that fails begin another one, and
-        are named."""
+    def restore(self, envs: BaseVectorEnv, collector: Collector, saved: Mapping[str, Any]) -> None:
+        """Restore every env in the middle of its episode from what `state` returned. Envs that cannot be restored begin
+        another episode and are named in a warning."""
         self._envs, self._collector = envs, collector
         rows = {name: np.asarray(saved["observations"][str(k)]) for k, name in enumerate(self._shown())}
-        if odd := [name for name, one in rows.items() if one.shape != envs.views[name].shape]:
-            raise ValueError(f"{odd[0]} has shape {rows[odd[0]].shape}")
+        if wrong := [name for name, array in rows.items() if array.shape != envs.views[name].shape]:
+            raise ValueError(f"{wrong[0]} has shape {rows[wrong[0]].shape}")
         episodes = np.asarray(saved["episodes"]).tolist()
         returns, lengths = saved["returns"], saved["lengths"]
         if "states" in saved:
             lost = put_back(cast(VectorEnv, envs), episodes, saved["states"], rows, returns, lengths)
         else:
-            actions = self._taken(saved["actions"])
+            actions = self._actions_from(saved["actions"])
             lost = restore_by_replay(envs, episodes, actions, rows, returns, lengths)
-            for env_id, known in enumerate(actions):
-                if known is not None and env_id not in lost:
-                    collector.actions.load(env_id, known)  # guard: a-replayed-episode-goes-on-in-the-log
+            for env_id, taken in enumerate(actions):
+                if taken is not None and env_id not in lost:
+                    collector.actions.load(env_id, taken)  # guard: a-replayed-episode-goes-on-in-the-log
         if lost:
             log.warning(
-                "envs %s could not be brought back: %s. Those episodes end here, and this run is not exactly the one "
-                "that was interrupted (`multiverse check-env` says whether an env can be replayed)",
+                "envs %s could not be restored: %s. Their episodes end here, and this run is not exactly the one "
+                "that was interrupted (`multiverse check-env` shows whether an env can be replayed)",
                 list(lost),
-                _in_words(lost),
+                _reasons_text(lost),
             )
         if saved["remembered"] is not None:
             collector.load_memory(saved["remembered"])
 
 
-def _in_words(lost: Lost) -> str:
-    """Every reason, with its envs if there are several."""
+def _reasons_text(lost: Lost) -> str:
+    """Every reason, with its envs if there are several reasons."""
     reasons = {why: [i for i, one in lost.items() if one == why] for why in lost.values()}
     return "; ".join(f"{why} (envs {ids})" if len(reasons) > 1 else why for why, ids in reasons.items())

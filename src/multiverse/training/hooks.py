@@ -1,4 +1,4 @@
-"""Hooks: whoever wants to watch a run, stop it, or change its settings on the way."""
+"""Hooks, with which a program watches a run, stops it or changes its settings."""
 
 from __future__ import annotations
 
@@ -33,41 +33,45 @@ class ReadOnlyMetrics(dict[str, Any]):
     update = setdefault = pop = popitem = clear = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)  # a copy is the caller's own
+        return dict, (dict(self),)  # a copy can be changed
 
 
 class Hook:
-    """Override what you need. `trainer.clock` tells how far the run is, `trainer.stop(why)` ends it after this rollout,
-    `trainer.algorithm.change(learning_rate=…)` changes a setting from here on; `trainer.save()` and
-    `trainer.evaluate()`, in `on_update`, do so at once."""
+    """Base class of hooks: override the methods you need.
+
+    `trainer.clock` has the progress of the run. `trainer.stop(why)` ends it after this rollout.
+    `trainer.algorithm.change(learning_rate=…)` changes a setting from now on. In `on_update`, `trainer.save()` and
+    `trainer.evaluate()` take effect at once.
+    """
 
     def __init_subclass__(cls) -> None:
         if "on_window" in vars(cls):
-            warnings.warn("Hook.on_window is on_rollout now; the old name goes", DeprecationWarning, stacklevel=2)
+            message = "Hook.on_window was renamed to on_rollout; the old name will be removed"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
             cls.on_rollout = vars(cls)["on_window"]  # type: ignore[method-assign]
 
     def on_start(self, trainer: Trainer) -> None:
-        """The run has its directory, `trainer.directory.path`; in this part of it nothing has been learned yet."""
+        """Called when the run, or a resumed part of it, begins. Its directory is `trainer.directory.path`."""
 
     def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
-        """A rollout is full and has not been learned from yet."""
+        """Called when a rollout was collected, before the update."""
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        """The algorithm has learned from it."""
+        """Called after the update."""
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        """The policy was tried out on unseen seeds."""
+        """Called after an evaluation on unseen seeds."""
 
     def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
-        """The run is over."""
+        """Called when the run has ended, unless it was interrupted or failed."""
 
 
 class Schedules(Hook):
-    """Settings of the algorithm that are functions of how much of the budget is left, from 1 to 0."""
+    """Sets settings of the algorithm that are functions of the remaining share of the budget, from 1 to 0."""
 
     def __init__(self, schedules: Mapping[str, Schedule]) -> None:
         self._schedules = schedules
 
     def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
-        left = 1.0 - trainer.schedule_progress  # as it was before this rollout
+        left = 1.0 - trainer.schedule_progress  # before this rollout
         trainer.algorithm.change(**{name: schedule(left) for name, schedule in self._schedules.items()})

@@ -25,7 +25,7 @@ from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import Evaluation
+from multiverse.training.evaluation import Evaluation, EvaluationOptions
 from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
 from multiverse.training.opening import RunObjects, SavedRun, migrate, open_run, source_of
@@ -35,7 +35,7 @@ from multiverse.training.runs.find_runs import SPACES, RunPath
 from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
 from multiverse.training.space_description import NO_SPACES, groups_from, space_from
-from multiverse.training.validation import maker_of, num_envs_in, trusted_config
+from multiverse.training.validation import maker_of, saved_num_envs, trusted_config
 from multiverse.vector.make import make_vec
 
 SELF = "self"
@@ -158,9 +158,11 @@ def evaluate_saved(
             [policy.acting] if isinstance(policy, LoadedPolicy) else policy.acting,
             episodes,
             seed,
-            opponents=opponents_for(opponent, groups, trust),
-            tasks=evaluation_tasks(config),
-            deterministic=config.evaluation_deterministic if deterministic is None else deterministic,
+            EvaluationOptions(
+                opponents=opponents_for(opponent, groups, trust),
+                tasks=evaluation_tasks(config),
+                deterministic=config.evaluation_deterministic if deterministic is None else deterministic,
+            ),
         )
     assert evaluation is not None
     return dataclasses.replace(evaluation, of=_told(vars(config), found))
@@ -202,7 +204,7 @@ def _policy(
         learned = learned_in(found.state["session"])
         for group in groups:
             state_space = None if state is None else space_from(state)
-            learner = make(group, num_envs_in(found, config), config.seed, state_space)
+            learner = make(group, saved_num_envs(found, config), config.seed, state_space)
             if saved_masks(found.state["session"]) is not None and isinstance(group.action_space, spaces.Discrete):
                 keep_masks(learner, replace(group, masks=int(group.action_space.n)))
             learner.load_weights(learned[group.name]["weights"])

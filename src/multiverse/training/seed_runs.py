@@ -30,7 +30,7 @@ from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook
 from multiverse.training.opening import NO_OBJECTS, RunObjects, config_with_folders, settings_in
 from multiverse.training.progress import LinePrinter, ShortLines, printer_for_programs
-from multiverse.training.run import Run, resume_run, start_run, watched
+from multiverse.training.run import Run, resume_run, run_from_program, start_run
 from multiverse.training.runs.files import for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run, path_of
 from multiverse.training.runs.origin import mark_of, names_code, redacted
@@ -285,7 +285,7 @@ def run_in_program(several: SeedSet, objects: RunObjects, hooks: Sequence[Hook],
     interrupted = f"Interrupted. To resume all of them: {command}"
 
     def one(order: dict[str, Any]) -> Run:
-        return watched(functools.partial(ordered, order, objects), hooks, progress, again)
+        return run_from_program(functools.partial(ordered, order, objects), hooks, progress, again)
 
     apart = not hooks and objects.known_elsewhere(several.config)
     try:

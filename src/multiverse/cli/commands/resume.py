@@ -165,7 +165,7 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.opening import refuse_another, settings_in, where_it_is_now
+    from multiverse.training.opening import current_location, refuse_another, settings_in
     from multiverse.training.runs.find_runs import find_run, find_set
     from multiverse.training.runs.origin import check_trusted
     from multiverse.training.runs.run_directory import read_mark
@@ -179,4 +179,4 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else DEFAULT_ALGORITHM
     check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags
-    return where_it_is_now("algorithm", named, tell=False)
+    return current_location("algorithm", named, warn=False)
