@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from multiverse.core.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest, in_words
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
     from multiverse.training.trainer import Trainer
 
+
+log = logging.getLogger("multiverse")
 
 READ_ONLY = (
     "the metrics that a hook gets are read-only: they have been counted for the log, and changes would not be logged. "
@@ -64,6 +68,29 @@ class Hook:
 
     def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
         """Called when the run has ended, unless it was interrupted or failed."""
+
+
+METHODS = tuple(name for name in vars(Hook) if name.startswith("on_"))
+
+
+def checked_hooks(hooks: Any) -> list[Hook]:
+    """Return the hooks as a list. Refuse what is not a list of hooks; warn of methods that are misspelt."""
+    if not isinstance(hooks, list | tuple):
+        kind = hooks if isinstance(hooks, type) else type(hooks)
+        example = f"{kind.__name__}()" if issubclass(kind, Hook) else "MyHook()"
+        raise InvalidRequest(f"hooks={in_words(hooks)}: expected a list of hooks, such as hooks=[{example}]")
+    for hook in hooks:
+        if isinstance(hook, type):
+            name = hook.__name__
+            raise InvalidRequest(f"hooks: {name} is a class: pass an instance of it, hooks=[{name}()]")
+        if not isinstance(hook, Hook):
+            raise InvalidRequest(f"hooks: {in_words(hook)} is not a hook: derive its class from multiverse.Hook")
+        kind = type(hook)
+        for method in sorted(name for name in dir(kind) if name not in METHODS and name.lower().startswith("on")):
+            nearest = difflib.get_close_matches(method.lower(), METHODS, 1, cutoff=0.75)
+            if nearest and method != "on_window":
+                log.warning("%s.%s is never called: did you mean %s?", kind.__name__, method, nearest[0])
+    return list(hooks)
 
 
 class Schedules(Hook):

@@ -142,6 +142,10 @@ class RunObjects:
     opponent: Any = None  # of evaluations
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if self.algorithm is not None:
+            check_algorithm(self.algorithm)
+
     @property
     def maker(self) -> MakeAlgorithm | None:
         """The class or function that makes the algorithm, if that is an object."""
@@ -207,6 +211,22 @@ class RunObjects:
 
 
 NO_OBJECTS = RunObjects()
+
+
+def check_algorithm(algorithm: Any) -> None:
+    """Refuse what cannot make an algorithm, such as a config of one."""
+    if isinstance(algorithm, str):
+        return
+    if dataclasses.is_dataclass(algorithm) and not hasattr(algorithm, "update"):
+        name = (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__
+        given = name if isinstance(algorithm, type) else f"{algorithm!r:.60}"
+        raise InvalidRequest(
+            f"algorithm={given} is a config, not an algorithm: pass the algorithm, and its settings beside it, such as "
+            "algorithm='ppo', learning_rate=1e-3"
+        )
+    if not callable(algorithm):
+        expected = "expected the name of an algorithm, or a class or function that makes one"
+        raise InvalidRequest(f"algorithm={in_words(algorithm)}: {expected}")
 
 
 def opponent_name(opponent: Any) -> str:

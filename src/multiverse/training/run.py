@@ -33,9 +33,16 @@ from multiverse.training.config.train_config import (
     wrapper_name,
 )
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
-from multiverse.training.hooks import Hook, Schedules
+from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
-from multiverse.training.opening import NO_OBJECTS, RunObjects, migrate, open_to_train, opponent_name
+from multiverse.training.opening import (
+    NO_OBJECTS,
+    RunObjects,
+    check_algorithm,
+    migrate,
+    open_to_train,
+    opponent_name,
+)
 from multiverse.training.progress import InterruptWarning, ProgressLines, evaluated, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import taken_over
@@ -144,6 +151,8 @@ def train(
     Ctrl-C saves the run, prints how to resume it, and raises KeyboardInterrupt.
     """
     refuse_in_import("trains")
+    hooks = checked_hooks(hooks)
+    check_algorithm(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     opponent = _named(settings, "evaluation_opponent", opponent_name)
     given, schedules = without_schedules(in_our_names(settings), kind)
@@ -238,6 +247,7 @@ def resume(
         settings: New values of settings, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
     refuse_in_import("trains")
+    hooks = checked_hooks(hooks)
     settings |= {HOLD: True} if hold_schedules else {}
     objects = RunObjects(env=env, algorithm=algorithm, network=network, wrappers=wrappers, env_kwargs=env_kwargs)
     objects = dataclasses.replace(objects.filled_from(run), opponent=evaluation_opponent)

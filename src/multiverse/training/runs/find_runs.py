@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from multiverse.core.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest, in_words
 from multiverse.training.runs.checkpoint import own_names
 from multiverse.training.runs.checkpoint_format import FILES, MANIFEST
 from multiverse.training.runs.files import LOCK
@@ -40,8 +40,13 @@ RunPath = HasPath | Path | str
 
 
 def path_of(run: RunPath) -> Path:
-    """Where a run lies."""
-    return Path(run) if isinstance(run, str | Path) else run.path
+    """Directory of a run; `InvalidRequest` for what is neither a run nor a path."""
+    path = getattr(run, "path", run)
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidRequest(
+            f"run={in_words(run)}: expected a run (as mv.train returns it) or the path of one, as in 'runs/CartPole-v1'"
+        )
+    return Path(path)
 
 
 class FoundRun(NamedTuple):
