@@ -1,35 +1,58 @@
-"""Open and migrate, the first two of the four steps to a saved run, and the objects that a caller brings for a run.
-`validation` and `session` (or `loading`) have the other two steps."""
+"""Open, migrate and validate, three of the four steps to a saved run. `session` (or `loading`) has the last one: build.
+
+Validation refuses what can be refused before envs are started, and reports what differs from the saved run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import logging
-import sys
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import known_name
-from multiverse.core.errors import CheckpointBroken, InvalidRequest, in_words
-from multiverse.core.imports import with_folders, without_folders
-from multiverse.networks import network_name
-from multiverse.training.config.build import in_todays_names
-from multiverse.training.config.changes import Schedule
+import multiverse
+from multiverse.adapters.env_source import BUILT_IN
+from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
+from multiverse.core.errors import CheckpointBroken, InvalidRequest, UntrustedRun, in_words
+from multiverse.core.imports import with_folders
+from multiverse.core.plan import Plan
+from multiverse.networks import NETWORKS
+from multiverse.training.config.budget import Clock
+from multiverse.training.config.build import build, in_todays_names
+from multiverse.training.config.changes import (
+    HOLD,
+    changed_config,
+    edited_settings,
+    last_progress,
+    refuse_kept,
+    without_schedules,
+)
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, import_name, name_of, wrapper_name
-from multiverse.training.learners import MakeAlgorithm
+from multiverse.training.config.train_config import BUDGETS, TrainConfig, plain_config, saved_config
+from multiverse.training.learners import drop_replay
 from multiverse.training.runs.checkpoint import Checkpoints, load_latest
 from multiverse.training.runs.checkpoint import load as load_checkpoint
-from multiverse.training.runs.checkpoint_format import Checkpoint, migrated
-from multiverse.training.runs.find_runs import CHECKPOINTS, CONFIG, FoundRun, RunPath, find_run, path_of
-from multiverse.training.runs.origin import NETWORK
-from multiverse.training.runs.run_directory import RunDirectory, had_checkpoint
+from multiverse.training.runs.checkpoint_format import Checkpoint, differences, migrated, taken_over
+from multiverse.training.runs.find_runs import CHECKPOINTS, CONFIG, FoundRun, RunPath, find_run
+from multiverse.training.runs.metric_sinks import check_tensorboard
+from multiverse.training.runs.origin import NETWORK, blas, check_trusted, names_code, redacted
+from multiverse.training.runs.run_directory import RunDirectory, had_checkpoint, last_part, read_mark
+from multiverse.training.session_envs import NEW_ENVS, WHERE, ResumedEnvs, saved_masks
+from multiverse.training.validation import (
+    BEGUN_FROM,
+    SCHEDULES,
+    ResumeOptions,
+    RunObjects,
+    ValidRun,
+    current_location,
+    maker_of,
+    refuse_another,
+    source_of,
+)
 
 log = logging.getLogger("multiverse")
 
@@ -129,172 +152,210 @@ def steps_of(found: Checkpoint) -> int:
     return steps
 
 
-# -- the objects that a caller brings ----------------------------------------------------------------------------
-@dataclass(frozen=True, kw_only=True)
-class RunObjects:
-    """Objects that the caller brings in place of those that the config names. None: use what the config names."""
-
-    env: Any = None
-    algorithm: MakeAlgorithm | str | None = None  # or the new `file.py:Class` of a user-defined algorithm
-    network: Any = None  # likewise
-    wrappers: Sequence[Wrapper | str] | None = None
-    env_kwargs: Mapping[str, Any] | None = None  # over those of the config
-    opponent: Any = None  # of evaluations
-    schedules: Mapping[str, Schedule] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.algorithm is not None:
-            check_algorithm(self.algorithm)
-
-    @property
-    def maker(self) -> MakeAlgorithm | None:
-        """The class or function that makes the algorithm, if that is an object."""
-        return None if isinstance(self.algorithm, str) else self.algorithm
-
-    @property
-    def algorithm_name(self) -> str | None:
-        """The name of the algorithm, if the caller gave a name."""
-        return known_name(self.algorithm) if isinstance(self.algorithm, str) else None
-
-    @property
-    def network_class(self) -> Any:
-        """The class of the network; None if the caller gave a name, which is in the config by now."""
-        return None if isinstance(self.network, str) else self.network
-
-    def filled(self, **given: Any) -> RunObjects:
-        """A copy with these objects in place of those that are None."""
-        missing = {name: value for name, value in given.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **missing)
-
-    def filled_from(self, run: Any) -> RunObjects:
-        """A copy with the objects that `run`, if it is a `Run` of this program, was made with, in place of None."""
-        return self.filled(**getattr(run, "objects", {}))
-
-    def brought(self) -> set[str]:
-        """Names of the config's settings that these objects replace."""
-        given = {"env": self.env, "env_kwargs": self.env, "algorithm": self.algorithm, NETWORK: self.network}
-        return {name for name, value in given.items() if value is not None}
-
-    def unnamed(self) -> dict[str, Any]:
-        """The objects of the run that no file can name; see `Run.objects`."""
-        parts = {"env": self.env, "algorithm": self.algorithm, "wrappers": self.wrappers, NETWORK: self.network}
-        return {name: value for name, value in parts.items() if value and not isinstance(value, str)}
-
-    def arguments(self) -> str:
-        """Arguments that `mv.resume` needs again for this run, as text: ', env=Mine, wrappers=[…]'."""
-        needed: dict[str, Any] = {name: value for name, value in self.unnamed().items() if name == "env"}
-        named = (("algorithm", self.algorithm, import_name), ("evaluation_opponent", self.opponent, opponent_name))
-        for name, value, name_in_config in named:
-            if value is not None and not isinstance(value, str) and not hasattr(value, "path"):
-                needed |= {name: value} if ":" not in name_in_config(value) else {}
-        if self.network_class is not None and "<" in network_name(self.network):
-            needed[NETWORK] = self.network
-        names = {name: getattr(value, "__name__", "") for name, value in needed.items()}
-        arguments = [f"{name}={value if value.isidentifier() else '…'}" for name, value in names.items()]
-        if any(":" not in wrapper_name(wrapper) for wrapper in self.wrappers or () if not isinstance(wrapper, str)):
-            arguments.append("wrappers=[…]")
-        return "".join(f", {argument}" for argument in [*arguments, *(f"{name}=…" for name in self.schedules)])
-
-    def known_elsewhere(self, config: TrainConfig) -> bool:
-        """Whether another process can make the run from its config alone. An env id may be one that only this program
-        has registered."""
-        objects = (self.maker, self.network_class, self.opponent, self.schedules)
-        # guard: another-process-has-no-other-env
-        same_env = self.env is None or (isinstance(self.env, str) and self.env == config.env)
-        if any(objects) or not same_env or any(":" not in name for name in config.wrappers):
-            return False
-        module, colon, _ = config.env.partition(":")
-        if colon or config.env in BUILT_IN:
-            return module != "__main__"
-        spec = gymnasium.registry.get(config.env)
-        return spec is not None and str(spec.entry_point).startswith(("gymnasium.", "multiverse."))
-
-
-NO_OBJECTS = RunObjects()
-
-
-def check_algorithm(algorithm: Any) -> None:
-    """Refuse what cannot make an algorithm, such as a config of one."""
-    if isinstance(algorithm, str):
-        return
-    if dataclasses.is_dataclass(algorithm) and not hasattr(algorithm, "update"):
-        name = (algorithm if isinstance(algorithm, type) else type(algorithm)).__name__
-        given = name if isinstance(algorithm, type) else f"{algorithm!r:.60}"
-        raise InvalidRequest(
-            f"algorithm={given} is a config, not an algorithm: pass the algorithm, and its settings beside it, such as "
-            "algorithm='ppo', learning_rate=1e-3"
-        )
-    if not callable(algorithm):
-        expected = "expected the name of an algorithm, or a class or function that makes one"
-        raise InvalidRequest(f"algorithm={in_words(algorithm)}: {expected}")
-
-
-def opponent_name(opponent: Any) -> str:
-    """Return what a config can hold of an opponent that is an object: the path of its run, `module:function` if that
-    can be imported again, else a name in angle brackets."""
-    if isinstance(opponent, Path) or hasattr(opponent, "path"):
-        return str(path_of(opponent))
-    module, name = getattr(opponent, "__module__", ""), name_of(opponent)
-    if module != "__main__" and getattr(sys.modules.get(module), name, None) is opponent:
-        return f"{module}:{name}"
-    return f"<{name.strip('<>')}>"
-
-
-# -- objects that a config names --------------------------------------------------------------------------------------
-def source_of(config: TrainConfig, objects: RunObjects) -> Any:
-    """The env that the caller brings, or else the one that the config names, in its wrappers."""
-    env = current_location("env", config.env) if objects.env is None else objects.env
-    return wrapped(env, wrappers_of(config, objects.wrappers))
-
-
-def wrappers_of(config: TrainConfig, given: Sequence[Wrapper | str] | None = None) -> list[Wrapper]:
-    """The wrappers that are given, which must be those of the run, or else those that the config names."""
-    names = [wrapper if isinstance(wrapper, str) else wrapper_name(wrapper) for wrapper in (given or ())]
-    bare, known = ([name.rpartition(":")[2] for name in several] for several in (names, config.wrappers))
-    if given is not None and bare != known:  # only bare names are compared: one module may import them from another
-        raise InvalidRequest(
-            f"wrappers={names}: the envs of this run are wrapped in {list(config.wrappers)}, which cannot change"
-        )
-    wrappers = config.wrappers if given is None else given
-    return [_wrapper(wrapper) if isinstance(wrapper, str) else wrapper for wrapper in wrappers]
-
-
-def _wrapper(name: str) -> Wrapper:
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise InvalidRequest(f"the wrapper {name} of this run is one of a program: pass it again, wrappers=[…]")
-    try:
-        wrapper: Wrapper = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # the user's module may raise anything
-        raise InvalidRequest(f"wrapper {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    return wrapper
-
-
-def config_with_folders(config: TrainConfig) -> TrainConfig:
-    """The config with absolute paths of the files that it names, so that they are found from any directory."""
-    network = config.network and with_folders(config.network)
-    return dataclasses.replace(
-        config, env=with_folders(config.env), algorithm=with_folders(config.algorithm), network=network
+# -- validate ------------------------------------------------------------------------------------------------------
+def validate(saved: SavedRun, settings: Mapping[str, Any], objects: RunObjects, options: ResumeOptions) -> ValidRun:
+    """Validate a saved run that is resumed with these settings: its code is trusted, objects that no file holds are
+    given, settings that cannot change are unchanged, and its budget is not below what it has used. Differences are
+    logged."""
+    if options.tensorboard:
+        check_tensorboard()
+    config = trusted_config(saved.path, saved.settings, objects, options.trust, given=settings)
+    kind = objects.maker or algorithm_class(config.algorithm)
+    moved = (config.algorithm, config.network) != named_in(saved.settings)
+    given, schedules = without_schedules(settings, kind)
+    before, checkpoint = last_part(saved.path), saved.checkpoint
+    _refuse_lost_schedules(before, given)
+    hold = bool(given.pop(HOLD, False))
+    config, changed = changed_config(config, given, kind), {*given}
+    _warn_of_start(saved)
+    envs, weights = NEW_ENVS, None
+    if checkpoint is not None:
+        config = _with_held_schedules(config, checkpoint) if hold else config
+        _refuse_smaller_budget(given.get("env_steps"), checkpoint)
+        _warn_of_differences(checkpoint, config)  # guard: differences-are-told
+        envs = resumed_envs(checkpoint, config)
+        edited = edited_settings(checkpoint.manifest["config"], redacted(plain_config(config)))
+        refuse_kept(edited & {"num_envs", "seed"})  # others may have moved, or be new in this version
+        changed = given.keys() | edited  # guard: an-edited-setting-is-used
+        if options.without_replay:
+            _drop_replay(checkpoint)
+    elif (begun_from := before.get(BEGUN_FROM)) is not None:
+        weights = checkpoint_of(str(begun_from))
+    if changed & {*WHERE, "asynchronous"}:  # guard: an-edited-executor-is-used
+        envs = dataclasses.replace(envs, plan=None)
+    return ValidRun(
+        config=config,
+        objects=dataclasses.replace(objects, schedules=schedules),
+        source=source_of(config, objects),
+        maker=maker_of(config, objects, checkpoint or weights),
+        ours=may_be_marked(saved.path, saved.settings, dataclasses.replace(objects, algorithm=objects.maker)),
+        saved=saved,
+        weights=weights,
+        envs=envs,
+        changed=frozenset(changed),
+        changes_config=bool(given or moved or hold),
     )
 
 
-def refuse_another(what: str, built_in: Container[str], named: str, brought: str) -> None:
-    """Refuse another algorithm or network than the run's. A user-defined one may be given by its new module:Class."""
-    if brought != named if named in built_in else ":" not in brought:
-        why = "that cannot change in a run" if named in built_in else "expected your module:Class"
-        raise InvalidRequest(f"{what} {brought}: the {what} of this run is {without_folders(named)}; {why}")
+def named_in(settings: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The algorithm and the network that the settings of a run name."""
+    return settings.get("algorithm", DEFAULT_ALGORITHM), settings.get(NETWORK)
 
 
-def current_location(what: str, named: str, warn: bool = True) -> str:
-    """Return where an env or algorithm of a file is: there or, if the file was moved with its run, in the working
-    directory."""
-    file, _, name = named.rpartition(":")
-    here = Path(file).name
-    if not file.endswith(".py") or Path(file).is_file():
-        return named
-    if not Path(here).is_file():
-        where = f"--{what} /path/to/{here}:{name}, in Python {what}='/path/to/{here}:{name}'"
-        raise InvalidRequest(f"the {what} of this run was in {file}, and is not there: {where}")
-    if warn:
-        log.warning("there is no %s: the %s of %s in this directory is used", file, what, here)
-    return with_folders(f"{here}:{name}")
+def resumed_envs(checkpoint: Checkpoint, config: TrainConfig) -> ResumedEnvs:
+    """What the envs of a run keep when it resumes from this checkpoint: plan, number and source of action masks."""
+    with taken_over(checkpoint):
+        plan = build(Plan, checkpoint.state["plan"], "its plan")
+        if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
+            address = config.ray_address  # guard: a-checkpoint-names-no-cluster
+            plan = dataclasses.replace(plan, ray=dataclasses.replace(plan.ray, address=address))
+        return ResumedEnvs(plan, saved_num_envs(checkpoint, config), saved_masks(checkpoint.state["session"]))
+
+
+def saved_num_envs(checkpoint: Checkpoint, config: TrainConfig) -> int:
+    """Number of envs of a run when this checkpoint was taken."""
+    if isinstance(config.num_envs, int):
+        return config.num_envs
+    return len(checkpoint.state["session"]["envs"]["episodes"])
+
+
+def settings_and_clock(checkpoint: Checkpoint) -> tuple[dict[str, Any], Clock]:
+    """Settings and clock that a run had at this checkpoint."""
+    with taken_over(checkpoint):
+        return checkpoint.manifest["config"], build(Clock, checkpoint.state["clock"], "its clock")
+
+
+def _with_held_schedules(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
+    """The config with schedules fixed as they were in the last update before this checkpoint."""
+    settings, clock = settings_and_clock(checkpoint)
+    return dataclasses.replace(config, schedule_progress=last_progress(settings, clock))
+
+
+def _drop_replay(checkpoint: Checkpoint) -> None:
+    with taken_over(checkpoint):
+        drop_replay(checkpoint.state["session"])
+    log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", checkpoint.path.name)
+
+
+def _refuse_lost_schedules(before: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse to resume without a schedule of the run: no file holds a function."""
+    if lost := [name for name in before.get(SCHEDULES) or () if name not in given]:
+        raise InvalidRequest(
+            f"{lost[0]} of this run was a function of a program: pass it again, {lost[0]}=…, or a number instead"
+        )
+
+
+def _refuse_smaller_budget(env_steps: int | None, checkpoint: Checkpoint) -> None:
+    """Refuse a budget below the env steps that the run has had. Episodes are not checked: a program that trains in
+    portions of episodes may ask for a portion that the last rollout has already covered."""
+    spent = checkpoint.manifest["clock"].get("env_steps")
+    if env_steps is not None and isinstance(spent, int) and env_steps < spent:
+        raise InvalidRequest(
+            f"env_steps={env_steps:,}: the run has had {spent:,} already. Pass a larger number to train further"
+        )
+
+
+def _warn_of_start(saved: SavedRun) -> None:
+    """Warn if the run starts again from the beginning, or from a checkpoint that later ones must be removed for."""
+    if saved.checkpoint is None:
+        log.warning("%s ended before its first checkpoint: it starts from the beginning", saved.path)
+    elif saved.named is not None:
+        later = Checkpoints(saved.path / CHECKPOINTS).after(steps_of(saved.checkpoint))
+        if later:
+            log.warning(
+                "resuming from %s: later checkpoints (%s), metrics and episodes are removed",
+                saved.named,
+                ", ".join(path.name for path in later),
+            )
+
+
+def _warn_of_differences(checkpoint: Checkpoint, config: TrainConfig) -> None:
+    """Warn of other settings, another version or another CPU: the run is no longer bit-exact then."""
+    before = {**checkpoint.manifest, "config": {**checkpoint.manifest["config"], **dict.fromkeys(BUDGETS)}}
+    # guard: no-difference-tells-a-secret
+    settings = {**redacted(plain_config(config)), **dict.fromkeys(BUDGETS)}
+    for line in differences(before, {"multiverse": multiverse.__version__, "blas": blas(), "config": settings}):
+        log.warning("%s: %s", checkpoint.path.name, line)
+
+
+# -- code that the run names, and objects that are missing -----------------------------------------------------------
+def trusted_config(
+    run: Path,
+    settings: Mapping[str, Any],
+    objects: RunObjects,
+    trust: bool,
+    given: Iterable[str] = (),
+    needs_env: bool = True,
+    needs_algorithm: bool = True,
+) -> TrainConfig:
+    """Return the config of a run with these settings, whose env is about to be made. `UntrustedRun` if that would call
+    code, or join a Ray cluster, that another user has named. `given`: names of settings that the caller replaces.
+    Without its env (`needs_env`) only its algorithm is called.
+
+    The algorithm is the one that the caller names or, if its file is missing, that of the same file name in the working
+    directory.
+    """
+    saved = in_todays_names(settings)  # a copy
+    learner, own = named_in(saved)
+    learner, named, network = str(learner), objects.algorithm_name, objects.network
+    if named is not None:
+        refuse_another("algorithm", ALGORITHMS, learner, named)
+    # What the caller gives is trusted, whatever the run names in its place.
+    trusted = {*objects.brought(), *given}
+    to_act = {"algorithm": learner, NETWORK: saved.get(NETWORK)}  # guard: untrusted-algorithm-does-not-act
+    called = saved if needs_env else to_act
+    if names_code({name: value for name, value in called.items() if name not in trusted}):
+        check_trusted(saved, read_mark(run), run, trust)
+    _refuse_missing(saved, objects, needs_env, needs_algorithm)
+    if objects.maker is None and needs_algorithm:
+        saved["algorithm"] = current_location("algorithm", learner) if named is None else with_folders(named)
+    if needs_algorithm and own is not None:
+        if isinstance(network, str):
+            refuse_another(NETWORK, NETWORKS, str(own), network)
+            saved[NETWORK] = with_folders(network)
+        elif network is None:
+            saved[NETWORK] = current_location(NETWORK, str(own))
+    elif network is not None and needs_algorithm:
+        raise InvalidRequest("network: this run was trained without a user-defined network; leave it out")
+    return saved_config(saved, str(run / CONFIG), objects.maker, objects.env_kwargs, needs_env, needs_algorithm)
+
+
+def may_be_marked(run: Path, saved: Mapping[str, Any], objects: RunObjects) -> bool:
+    """Whether a resumed run with these settings may be marked as this user's: it already is, or its config names no
+    code in place of the objects that the caller brings (`env`, `algorithm`, `network`), because that code was not
+    checked."""
+    if not names_code({name: saved.get(name) for name in objects.brought()}):
+        return True
+    try:
+        check_trusted(saved, read_mark(run), run, trust=False)
+    except UntrustedRun:
+        return False
+    return True
+
+
+def _refuse_missing(saved: Mapping[str, Any], objects: RunObjects, needs_env: bool, needs_algorithm: bool) -> None:
+    """Raise one error that names all objects that no file holds and that are not given again."""
+    named, learner, wrappers = (saved.get(name) for name in ("env", "algorithm", "wrappers"))
+    lost: list[tuple[str, str, str]] = []  # argument, reason, flag
+    if needs_env and objects.env is None and isinstance(named, str) and not _is_known(named):
+        lost.append(("env=…", f"the env of this run, {named}, is not registered in Gymnasium", "--env FILE.py:NAME"))
+    bare = isinstance(learner, str) and ":" not in learner and learner not in ALGORITHMS
+    if needs_algorithm and objects.algorithm is None and bare:
+        why = f"the algorithm of this run is {learner}, a class of a program"
+        lost.append((f"algorithm={learner}", why, "--algorithm FILE.py:CLASS"))
+    shape = str(saved.get(NETWORK) or "").strip("<>")
+    if needs_algorithm and objects.network is None and shape and saved[NETWORK] != shape:
+        why = f"the network of this run is {shape}, a class of a program"
+        lost.append((f"network={shape}", why, "--network FILE.py:CLASS"))
+    program = [str(one) for one in wrappers if ":" not in str(one)] if isinstance(wrappers, list) else []
+    if needs_env and objects.wrappers is None and program:
+        lost.append(("wrappers=[…]", f"the wrapper {' and '.join(program)} of this run is one of a program", ""))
+    if lost:
+        arguments, reasons, flags = zip(*lost)
+        shell = f" (in a shell: {' '.join(flags)})" if all(flags) else ""
+        what = "it" if len(lost) == 1 else "them"
+        raise InvalidRequest(f"{'; '.join(reasons)}: pass {what} again, {', '.join(arguments)}{shell}")
+
+
+def _is_known(env: str) -> bool:
+    return ":" in env or env in BUILT_IN or env in gymnasium.registry

@@ -22,10 +22,11 @@ from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
-from multiverse.training.opening import RunObjects, SavedRun, migrate, open_run
+from multiverse.training.opening import SavedRun, migrate, open_run
 from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
 from multiverse.training.runs.files import UNFINISHED
 from multiverse.training.runs.find_runs import VIDEOS, RunPath
+from multiverse.training.validation import RunObjects
 
 USUAL_FPS = 30.0
 """Where the env does not say."""

@@ -1,7 +1,7 @@
 """`train` and `resume`, for programs and for the command line.
 
-A run is resumed in four steps: open and migrate (`opening`), validate (`validation`), build (`Session`). A new run
-takes the last two. `load` and `evaluate` take the same steps (`loading`)."""
+A run is resumed in four steps: open, migrate, validate (`opening`), build (`Session`). A new run takes the last two
+(`validation` has the third). `load` and `evaluate` take the same steps (`loading`)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,7 @@ from multiverse.training.config.train_config import (
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
-from multiverse.training.opening import (
-    NO_OBJECTS,
-    RunObjects,
-    check_algorithm,
-    migrate,
-    open_to_train,
-    opponent_name,
-)
+from multiverse.training.opening import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
 from multiverse.training.progress import InterruptWarning, ProgressLines, evaluated, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import taken_over
@@ -56,14 +49,16 @@ from multiverse.training.space_description import described_groups
 from multiverse.training.trainer import Trainer
 from multiverse.training.validation import (
     BEGUN_FROM,
+    NO_OBJECTS,
     RESUME,
     SCHEDULES,
     START,
     ResumeOptions,
+    RunObjects,
     StartOptions,
     ValidRun,
-    settings_and_clock,
-    validate,
+    check_algorithm,
+    opponent_name,
     validate_new,
 )
 
@@ -197,7 +192,8 @@ def start_run(
     sinks: Sinks | None = None,
 ) -> Run:
     """Train a new run with this config."""
-    valid = validate_new(config, options, objects)
+    weights = None if options.init_from is None else checkpoint_of(options.init_from)
+    valid = validate_new(config, options, objects, weights)
     with closing(Session(valid.config, valid.source, valid.maker, opponent=objects.opponent)) as session:
         warn_of_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
         _begin_with_weights(valid, session)

@@ -28,7 +28,7 @@ from multiverse.training.config.files import dump_yaml
 from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook
-from multiverse.training.opening import NO_OBJECTS, RunObjects, config_with_folders, settings_in
+from multiverse.training.opening import may_be_marked, settings_in, trusted_config
 from multiverse.training.progress import LinePrinter, ShortLines, printer_for_programs
 from multiverse.training.run import Run, resume_run, run_from_program, start_run
 from multiverse.training.runs.files import for_json, replace_file
@@ -37,7 +37,7 @@ from multiverse.training.runs.origin import mark_of, names_code, redacted
 from multiverse.training.runs.records import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
 from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
-from multiverse.training.validation import ResumeOptions, StartOptions, may_be_marked, trusted_config
+from multiverse.training.validation import NO_OBJECTS, ResumeOptions, RunObjects, StartOptions, config_with_folders
 
 log = logging.getLogger("multiverse")
 

@@ -18,15 +18,7 @@ from multiverse.core.env import EnvDescription, MaskSource
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Group
-from multiverse.core.plan import (
-    DEFAULT_RAY,
-    IN_CALLER,
-    IN_PROCESSES,
-    Plan,
-    RayOptions,
-    Timeouts,
-    WorkerOptions,
-)
+from multiverse.core.plan import DEFAULT_RAY, IN_CALLER, IN_PROCESSES, Plan, RayOptions, Timeouts, WorkerOptions
 from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import num_logits

@@ -105,9 +105,10 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     conditions = options.conditions()
     from multiverse.training.loading import chosen_seed, evaluate_saved
-    from multiverse.training.opening import RunObjects, migrate, open_run
+    from multiverse.training.opening import migrate, open_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import over_seeds, together
+    from multiverse.training.validation import RunObjects
 
     several, which = find_set(options.run), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)

@@ -74,12 +74,11 @@ def run(arguments: Sequence[str]) -> int:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.cli.display import run_and_show
     from multiverse.training.events import ResumeCommand
-    from multiverse.training.opening import RunObjects
     from multiverse.training.progress import LinePrinter
     from multiverse.training.run import resume_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import resumed_set
-    from multiverse.training.validation import ResumeOptions
+    from multiverse.training.validation import ResumeOptions, RunObjects
 
     settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
@@ -165,10 +164,11 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.opening import current_location, refuse_another, settings_in
+    from multiverse.training.opening import settings_in
     from multiverse.training.runs.find_runs import find_run, find_set
     from multiverse.training.runs.origin import check_trusted
     from multiverse.training.runs.run_directory import read_mark
+    from multiverse.training.validation import current_location, refuse_another
 
     where = find_set(run) or find_run(run).path
     config = settings_in(where)
