@@ -1,9 +1,9 @@
-"""Events of a run and the sinks that receive them.
+"""Events of a run, the sinks that receive them, and `run_with_sinks`, which runs a training with sinks.
 
-The trainer reports what happens as events, in the order in which it happens. Sinks turn them into something: the run's
-files (`runs/metric_sinks.py`, registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display and
-JSON lines (`cli/display.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names
-that `metrics.jsonl` has. For control of a run, such as stopping it, there are hooks (`hooks.py`).
+The trainer reports what happens as events, in the order in which it happens. Sinks write or show them: the run's files
+(`runs/metric_sinks.py`, registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display and JSON
+lines (`cli/display.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names that
+`metrics.jsonl` has. To control a run, for example to stop it, use hooks (`hooks.py`).
 """
 
 from __future__ import annotations
@@ -235,10 +235,10 @@ class Sinks(Sink):
         self._sinks.clear()
 
 
-# -- following a run ---------------------------------------------------------------------------------------------
+# -- a run with sinks --------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ResumeCommand:
-    """How a user resumes a run: with `mv.resume` or in a shell. `arguments`: what must be given again, behind it."""
+    """Command that resumes a run: `mv.resume` or a shell command, and `arguments` that must be given again."""
 
     in_python: bool = False
     arguments: str = ""
@@ -250,35 +250,35 @@ class ResumeCommand:
 
 
 def run_with_sinks(begin: Callable[..., Run], sinks: Sequence[Sink], resume: ResumeCommand | None = None) -> Run:
-    """Begin a run (`begin(sinks=…)`) whose events these sinks receive, up to its end; then close them.
+    """Run a training, `begin(sinks=…)`, whose events these sinks receive; then close them.
 
-    An interrupt or an error is reported to them when the run's envs are closed, and raised again.
+    An interrupt or an error is reported to them after the run's envs are closed, and raised again.
     """
     hold_standard_descriptors()
-    every, resume = Sinks(sinks), resume or ResumeCommand()
+    together, resume = Sinks(sinks), resume or ResumeCommand()
     try:
-        run = begin(sinks=every)
+        run = begin(sinks=together)
     except (KeyboardInterrupt, SystemExit):
-        path, env_steps = every.position
+        path, env_steps = together.position
         saved, command = (None, "") if path is None else (saved_steps(path / CHECKPOINTS), resume.of(path))
-        every.handle(RunInterrupted(path=path, env_steps=env_steps, saved_env_steps=saved, resume_command=command))
+        together.handle(RunInterrupted(path=path, env_steps=env_steps, saved_env_steps=saved, resume_command=command))
         raise
     except Exception as error:
-        path, env_steps = every.position
+        path, env_steps = together.position
         named = _with_resume_command(error, path, resume)
-        every.handle(RunFailed(path=path, env_steps=env_steps, error=named))
+        together.handle(RunFailed(path=path, env_steps=env_steps, error=named))
         if named is error:
             raise
         raise named.with_traceback(error.__traceback__) from error.__cause__
     else:
-        every.handle(RunEnded(path=run.path, summary=run.summary))
+        together.handle(RunEnded(path=run.path, summary=run.summary))
         return run
     finally:
-        every.close()
+        together.close()
 
 
 def _with_resume_command(error: Exception, path: Path | None, resume: ResumeCommand) -> Exception:
-    """The same error, which names this run where it says how to resume one."""
+    """The error with the command that resumes this run in its hint, if the hint mentions resuming."""
     if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
         return error
     if path is None or HOW_TO_GO_ON not in error.hint:

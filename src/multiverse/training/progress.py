@@ -104,8 +104,8 @@ class InterruptWarning(events.Sink):
 
 
 class ProgressLines(events.Sink):
-    """Prints how far the run is and how well it does; `about` only once it has begun, so that nothing stands above a
-    refusal. `commands`: print what to type next, too. `now` is a clock of its own for tests."""
+    """Prints the progress of a run and its results. `about`: lines that are printed first, once the run has begun, so
+    that they do not precede a refusal. `commands`: whether to print the next commands too. `now`: a clock for tests."""
 
     def __init__(
         self, voice: LinePrinter, about: Sequence[str] = (), commands: bool = True, now: Any = time.monotonic
@@ -159,7 +159,7 @@ class ProgressLines(events.Sink):
         self.voice.say(f"{decision.env_steps:>11,} env steps | {envs}")
 
     def _evaluation(self, event: events.EvaluationDone) -> None:
-        figures = f"{evaluated(event.summary, event.opponent)}{' (best so far)' * event.is_best}"
+        figures = f"{evaluation_text(event.summary, event.opponent)}{' (best so far)' * event.is_best}"
         self.voice.say(f"{event.env_steps:>11,} env steps | evaluation: {figures}", wrap=True)
 
     def _end(self, event: events.RunEnded) -> None:
@@ -169,7 +169,7 @@ class ProgressLines(events.Sink):
             self.voice.say(line)
 
     def _begin(self, clock: Clock) -> None:
-        """Measure from here on: what was before is another part of the run."""
+        """Measure from now on: what was before belongs to another part of the run."""
         self._stretch = replace(clock)
         self._begin_stretch(clock)
 
@@ -178,7 +178,7 @@ class ProgressLines(events.Sink):
 
     def _left(self, status: events.RunStatus) -> str:
         """At the pace of the last two stretches: '3:07 min left'."""
-        return f"{in_time(status.config.budget.seconds_left(status.clock, self._earlier))} left"
+        return f"{duration_text(status.config.budget.seconds_left(status.clock, self._earlier))} left"
 
     def _pace_since(self, before: Clock, clock: Clock) -> str:
         """Env steps per second."""
@@ -189,12 +189,12 @@ class ProgressLines(events.Sink):
         """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = status.clock, status.recent
         parts = [
-            f"{clock.env_steps:>11,} env steps ({of_budget(status.config.budget, clock)})",
-            f"return {in_digits(recent.mean_return)}{of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"{clock.env_steps:>11,} env steps ({budget_text(status.config.budget, clock)})",
+            f"return {in_digits(recent.mean_return)}{returns_text(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
             else NO_EPISODE,
             f"{self._pace_since(self._stretch, clock)} env steps/s",
-            in_percent(clock.shares_since(self._stretch)),
+            shares_text(clock.shares_since(self._stretch)),
             f"restarts {status.restarts}",
             self._left(status),
         ]
@@ -232,7 +232,7 @@ class ShortLines(ProgressLines):
     def _end(self, event: events.RunEnded) -> None:
         summary = event.summary
         pace = f"{summary['env_steps_per_s']:,.0f} env steps/s"
-        self.voice.say(f"Done: {summary['env_steps']:,} env steps in {in_time(summary['seconds'])} ({pace}).")
+        self.voice.say(f"Done: {summary['env_steps']:,} env steps in {duration_text(summary['seconds'])} ({pace}).")
         if failure_counts(summary):
             self.voice.say(failures_line(summary))
 
@@ -253,24 +253,24 @@ SHOWN_AGENTS = 4
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """How a run ended."""
+    """Lines that describe how a run ended."""
     stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
-    pace = f"{in_time(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
+    pace = f"{duration_text(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
         f"Done{stopped}: {counted(summary['env_steps'], 'env step')}, {counted(summary['episodes'], 'episode')} and "
         f"{counted(summary['updates'], 'update')} in {pace}.",
-        f"Time: {in_percent({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
+        f"Time: {shares_text({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
     best = "" if summary["best_return"] is None else f"; best {in_digits(summary['best_return'])}"
     if summary["evaluation"] is not None:
-        lines.append(f"Evaluation: {evaluated(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
+        lines.append(f"Evaluation: {evaluation_text(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
     elif summary["evaluation_failures"]["failed"]:
         lines.append(f"Evaluation: none, the last one failed{best}.")
     return [*lines, failures_line(summary)]
 
 
 def next_commands(summary: dict[str, Any], path: Path) -> list[str]:
-    """What to type next."""
+    """Commands that a user may want next."""
     where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
     more = f"resume {where} --env-steps {longer}"
     if summary["stopped"]:  # it would be stopped again
@@ -278,17 +278,17 @@ def next_commands(summary: dict[str, Any], path: Path) -> list[str]:
     return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
 
 
-def evaluated(summary: Mapping[str, Any], opponent: str | None = None) -> str:
-    """'return 493.1 ± 12.0, length 493, over 20 unseen episodes'; of several agents also each one's return or, against
-    an opponent, how often the policy's side won. Of meta-episodes, what each of their episodes returned, and how many
-    of those had a success."""
+def evaluation_text(summary: Mapping[str, Any], opponent: str | None = None) -> str:
+    """Describe an evaluation: 'return 493.1 ± 12.0, length 493, over 20 unseen episodes'. With several agents also the
+    return of each or, against an opponent, the share of wins. With meta-episodes also the return and the success rate
+    of each of their episodes."""
     prefix = "mean_return/"
     returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
     if "wins" in summary:
-        returned += f", {won(summary)}"
+        returned += f", {wins_text(summary)}"
     else:
         each = {key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)}
-        returned += of_each(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
+        returned += returns_text(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
     if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
         returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
@@ -297,15 +297,15 @@ def evaluated(summary: Mapping[str, Any], opponent: str | None = None) -> str:
     return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
 
-def won(summary: Mapping[str, Any]) -> str:
-    """'won 70 %, drew 5 %', of an evaluation against an opponent."""
+def wins_text(summary: Mapping[str, Any]) -> str:
+    """Describe the outcome against an opponent: 'won 70 %, drew 5 %'."""
     drew = f", drew {100 * summary['draws']:.0f} %" if summary.get("draws") else ""
     return f"won {100 * summary['wins']:.0f} %{drew}"
 
 
-def of_each(returns: dict[str, float], of: str = "agents") -> str:
-    """' (adversary_0 -3.1, agent_0 -12.2)'; of many the worst and the best, of a team with shared rewards the whole.
-    Nothing of a single one."""
+def returns_text(returns: dict[str, float], of: str = "agents") -> str:
+    """Describe returns by agent: ' (adversary_0 -3.1, agent_0 -12.2)'; of many only the lowest and the highest, of a
+    team with shared rewards the sum; '' without any."""
     if of == "agents" and len(returns) > 1 and len(set(returns.values())) == 1:
         return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
     if len(returns) > SHOWN_AGENTS:
@@ -314,8 +314,8 @@ def of_each(returns: dict[str, float], of: str = "agents") -> str:
     return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
 
 
-def in_time(seconds: float) -> str:
-    """'4.2 s', '3:07 min', '2:05 h'."""
+def duration_text(seconds: float) -> str:
+    """Format a duration: '4.2 s', '3:07 min', '2:05 h'."""
     if seconds == float("inf"):
         return "?"
     if seconds < 60:
@@ -326,7 +326,7 @@ def in_time(seconds: float) -> str:
 
 
 def failure_counts(summary: dict[str, Any]) -> dict[str, int]:
-    """What went wrong in a run, in words, and how often; nothing that was never met."""
+    """Return descriptions of the failures in a run, and their numbers; only those that occurred."""
     failures, evaluation = summary["failures"], summary["evaluation_failures"]
     counts = {
         "env restarts": failures["env_restarts"],
@@ -345,21 +345,21 @@ def failure_counts(summary: dict[str, Any]) -> dict[str, int]:
 
 
 def failures_line(summary: dict[str, Any]) -> str:
-    """'Failures: env restarts 2.'"""
-    found = [f"{name} {count:,}" for name, count in failure_counts(summary).items()]
-    return f"Failures: {', '.join(found) or 'none'}."
+    """Describe the failures in a run: 'Failures: env restarts 2.'"""
+    counts = [f"{name} {count:,}" for name, count in failure_counts(summary).items()]
+    return f"Failures: {', '.join(counts) or 'none'}."
 
 
-def of_budget(budget: Budget, clock: Clock) -> str:
-    """The share of whatever will be spent first, and what is not env steps."""
+def budget_text(budget: Budget, clock: Clock) -> str:
+    """Describe the used share of the budget, and its parts other than env steps."""
     parts = [f"{100 * budget.spent(clock):.0f} %"]
     parts += [f"{clock.episodes:,} of {budget.episodes:,} episodes"] if budget.episodes else []
-    parts += [f"{in_time(clock.seconds)} of {in_time(60 * budget.minutes)}"] if budget.minutes else []
+    parts += [f"{duration_text(clock.seconds)} of {duration_text(60 * budget.minutes)}"] if budget.minutes else []
     return ", ".join(parts)
 
 
-def in_percent(shares: dict[str, float]) -> str:
-    """'act 20 %, step 42 %, learn 35 %, evaluate 0 %, save 0 %, other 3 %'."""
+def shares_text(shares: dict[str, float]) -> str:
+    """Format shares of the time: 'act 20 %, step 42 %, learn 35 %, evaluate 0 %, save 0 %, other 3 %'."""
     return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items())
 
 

@@ -36,7 +36,7 @@ from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.opening import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
-from multiverse.training.progress import InterruptWarning, ProgressLines, evaluated, printer_for_programs
+from multiverse.training.progress import InterruptWarning, ProgressLines, evaluation_text, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import taken_over
 from multiverse.training.runs.find_runs import RunPath, find_run, find_set
@@ -101,7 +101,7 @@ class Run:
 
     def __repr__(self) -> str:
         evaluation = self.summary.get("evaluation")
-        result = evaluated(evaluation) if evaluation else "no evaluation"
+        result = evaluation_text(evaluation) if evaluation else "no evaluation"
         return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {result}>"
 
 

@@ -166,13 +166,13 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
 
 
 def _print(report: dict[str, Any]) -> None:
-    from multiverse.training.progress import evaluated
+    from multiverse.training.progress import evaluation_text
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))
-    print(f"{evaluated(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
+    print(f"{evaluation_text(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
     for side, summary in report.get("sides", {}).items():
-        print(f"  as {side}: {evaluated(summary)}")
+        print(f"  as {side}: {evaluation_text(summary)}")
 
 
 def _seeds(report: dict[str, Any]) -> str:
