@@ -233,7 +233,7 @@ WRONG = {
     "large bytes": (np.full(ALL, 200, np.uint8), r"is \[200, 200, 200, 200\]: expected 0 \(closed\) or 1"),
     "ragged": ([[1], [1, 0]], "is not an array of 0 and 1"),
     "text": (["a", "b", "c", "d"], r"expected 0 \(closed\) or 1"),
-    "nothing open": (NOTHING_OPEN, "leaves no action open: at least one entry must be 1"),
+    "nothing open": (NOTHING_OPEN, "leaves no action open, and an action is wanted"),
 }
 
 

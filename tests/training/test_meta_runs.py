@@ -171,7 +171,7 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
 def test_a_policy_that_looks_at_rewards_says_so_once_if_it_is_told_none(uninterrupted: dict[str, Path]) -> None:
     policy, seen = mv.load(uninterrupted["discrete sac, memory"]), np.zeros(2, np.float32)
     policy.act(seen)  # an episode's first: nothing was earned yet
-    with pytest.warns(UserWarning, match="was not told"):
+    with pytest.warns(UserWarning, match="was not passed"):
         policy.act(seen)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

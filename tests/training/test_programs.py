@@ -289,7 +289,7 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
         )  # fmt: skip
     assert f"To resume: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="
+        mv.errors.InvalidRequest, match=r"in Gymnasium; the algorithm .*: pass them again, env=…, algorithm="
     ):
         mv.resume(tmp_path / "run")
     with pytest.raises(mv.errors.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):

@@ -138,9 +138,7 @@ def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(pa
 
 
 def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv.Run, tmp_path: Path) -> None:
-    with pytest.raises(
-        mv.errors.InvalidRequest, match=r"film.avi: expected a file .* such as .*film.mp4"
-    ):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"film.avi: expected a file .* such as .*film.mp4"):
         mv.record(painted, tmp_path / "film.avi", env=Painter)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunNotWritable, match=r"film.mp4 cannot be written to"):

@@ -137,7 +137,7 @@ def test_agents_with_equal_spaces_share_a_learner_or_have_their_own(tmp_path: Pa
     assert {"agent_0/policy_loss", "agent_2/policy_loss", "mean_return/agent_1"} <= set(metrics)
     episode = lines_of(shared.path, "episodes.jsonl")[0]
     assert episode["return"] == pytest.approx(np.mean(list(episode["returns"].values())))
-    with pytest.raises(InvalidRequest, match="one agent"):
+    with pytest.raises(InvalidRequest, match="has one: leave it out"):
         mv.train("CartPole-v1", separate=True, run_dir=tmp_path / "one", **RUN)
 
 

@@ -330,7 +330,7 @@ def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
         with caplog.at_level("WARNING", "multiverse"):
             mv.resume(run.path / checkpoint, env_steps=env_steps + 100)
         assert ("multiplied" in caplog.text) is told, "it is about what has made the checkpoint that it goes on from"
-    assert f"by openblas 0.3.31 \\x1bAbacus, here they are by {here}: it goes on, but not bit for bit" in caplog.text
+    assert f"by openblas 0.3.31 \\x1bAbacus, and here by {here}: the run continues, but not bit-exactly" in caplog.text
 
 
 @pytest.mark.fault("D6")
@@ -599,7 +599,7 @@ def test_an_env_that_never_ends_an_episode_is_cut(
 
     monkeypatch.setattr(evaluation_module, "MAX_STEPS", 50)
     run = mv.train(lambda: Endless(gym.make("CartPole-v1")), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
-    assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text
+    assert run.summary["evaluation"]["mean_length"] == 50 and "never ends one" in caplog.text
 
 
 @pytest.mark.fault("G9")

@@ -30,7 +30,7 @@ from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
 from multiverse.training.opening import SavedRun, migrate, open_run, saved_num_envs, trusted_config
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
-from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.find_runs import SPACES, RunPath
 from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
@@ -145,7 +145,7 @@ def evaluate_saved(
     if number < 1:
         raise InvalidRequest(f"episodes={episodes}: expected at least 1")
     count = 1 if watch else dataclasses.replace(config, evaluation_episodes=number).num_evaluation_envs
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         masks = saved_masks(checkpoint.state["session"])
     run_envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
     plan = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
@@ -184,7 +184,7 @@ def own_evaluation_seed(saved: SavedRun) -> int:
 
 
 def _holds_policies(checkpoint: Checkpoint) -> bool:
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         return None not in policies_in(checkpoint.state["session"]).values()
 
 
@@ -192,7 +192,7 @@ def _saved_policy(
     settings: Mapping[str, Any], groups: Sequence[Group], checkpoint: Checkpoint
 ) -> LoadedPolicy | LoadedPolicies | None:
     """The policy that is saved in the checkpoint, for which the algorithm is not needed; None if there is none."""
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         saved = policies_in(checkpoint.state["session"])
         if None in saved.values():
             return None
@@ -206,7 +206,7 @@ def _policy_of_algorithm(
     """The policy of the run's algorithm, after loading its weights and state."""
     checkpoint, state = saved.found, (read_spaces(saved.path) or {}).get("state")
     make, policies = maker_of(config, objects, checkpoint), []
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         learned = learned_in(checkpoint.state["session"])
         for group in groups:
             state_space = None if state is None else space_from(state)

@@ -36,7 +36,7 @@ from multiverse.training.config.train_config import BUDGETS, TrainConfig, plain_
 from multiverse.training.learners import drop_replay
 from multiverse.training.runs.checkpoint import Checkpoints, load_latest
 from multiverse.training.runs.checkpoint import load as load_checkpoint
-from multiverse.training.runs.checkpoint_format import Checkpoint, differences, migrated, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint, differences, migrated, reading_state
 from multiverse.training.runs.find_runs import CHECKPOINTS, CONFIG, FoundRun, RunPath, find_run
 from multiverse.training.runs.metric_sinks import check_tensorboard
 from multiverse.training.runs.origin import NETWORK, blas, check_trusted, names_code, redacted
@@ -204,7 +204,7 @@ def named_in(settings: Mapping[str, Any]) -> tuple[Any, Any]:
 
 def resumed_envs(checkpoint: Checkpoint, config: TrainConfig) -> ResumedEnvs:
     """What the envs of a run keep when it resumes from this checkpoint: plan, number and source of action masks."""
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         plan = build(Plan, checkpoint.state["plan"], "its plan")
         if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
             address = config.ray_address  # guard: a-checkpoint-names-no-cluster
@@ -221,7 +221,7 @@ def saved_num_envs(checkpoint: Checkpoint, config: TrainConfig) -> int:
 
 def settings_and_clock(checkpoint: Checkpoint) -> tuple[dict[str, Any], Clock]:
     """Settings and clock that a run had at this checkpoint."""
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         return checkpoint.manifest["config"], build(Clock, checkpoint.state["clock"], "its clock")
 
 
@@ -232,7 +232,7 @@ def _with_held_schedules(config: TrainConfig, checkpoint: Checkpoint) -> TrainCo
 
 
 def _drop_replay(checkpoint: Checkpoint) -> None:
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         drop_replay(checkpoint.state["session"])
     log.warning("%s: its replay buffer is left out and begins empty: not bit-exact", checkpoint.path.name)
 

@@ -23,7 +23,7 @@ from multiverse.training.evaluation import Evaluation
 from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
 from multiverse.training.opening import SavedRun, migrate, open_run
-from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.files import UNFINISHED
 from multiverse.training.runs.find_runs import VIDEOS, RunPath
 from multiverse.training.validation import RunObjects
@@ -163,7 +163,7 @@ def _env_name(saved: SavedRun, objects: RunObjects) -> str:
 
 def _evaluated(checkpoint: Checkpoint, episode: int) -> tuple[float, int] | None:
     """(return, length) of an episode in the evaluation of the policy of this checkpoint; None if there was none."""
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         saved, at = checkpoint.state["evaluation"], checkpoint.state.get("evaluated_at")
         if saved is None or at != checkpoint.state["clock"]["env_steps"]:
             return None

@@ -38,7 +38,7 @@ from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.opening import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
 from multiverse.training.progress import InterruptWarning, ProgressLines, evaluation_text, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
-from multiverse.training.runs.checkpoint_format import taken_over
+from multiverse.training.runs.checkpoint_format import reading_state
 from multiverse.training.runs.find_runs import RunPath, find_run, find_set
 from multiverse.training.runs.origin import provenance
 from multiverse.training.runs.records import RunRecord
@@ -286,7 +286,7 @@ def resume_run(
 def _begin_with_weights(valid: ValidRun, session: Session) -> None:
     """Load the initial weights from the run that `init_from` names, if it does."""
     if valid.weights is not None:
-        with taken_over(valid.weights):
+        with reading_state(valid.weights):
             session.learners.load_weights(valid.weights.state["session"])
 
 
@@ -298,7 +298,7 @@ def _restore(trainer: Trainer, valid: ValidRun, options: ResumeOptions) -> None:
         _begin_with_weights(valid, session)
         session.begin()
         return
-    with taken_over(checkpoint):
+    with reading_state(checkpoint):
         trainer.load(checkpoint.state, options.without_replay)
         for learner in session.learners:
             _check_settings(learner)

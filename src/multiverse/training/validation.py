@@ -22,7 +22,7 @@ from multiverse.networks import network_name
 from multiverse.training.config.changes import Schedule
 from multiverse.training.config.train_config import TrainConfig, import_name, name_of, wrapper_name
 from multiverse.training.learners import AlgorithmMaker, MakeAlgorithm, algorithm_maker, trained_on_scaled_bytes
-from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.find_runs import RunPath, path_of
 from multiverse.training.runs.metric_sinks import check_tensorboard
 from multiverse.training.runs.origin import NETWORK
@@ -273,6 +273,6 @@ def maker_of(config: TrainConfig, objects: RunObjects, learned: Checkpoint | Non
     """Return the maker of this config's algorithm. `learned`: the checkpoint whose weights it will load."""
     scaled = True
     if learned is not None:
-        with taken_over(learned):
+        with reading_state(learned):
             scaled = trained_on_scaled_bytes(learned.state["session"])
     return algorithm_maker(config, objects.maker, scaled, objects.network_class)

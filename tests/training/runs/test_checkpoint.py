@@ -74,7 +74,7 @@ def test_names_with_lone_surrogates_come_back(tmp_path: Path) -> None:
 
 
 def test_numbers_that_belong_into_arrays_are_sent_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="belong into arrays"):
+    with pytest.raises(ValueError, match="store lists of numbers as arrays"):
         save(tmp_path, "one", {"long": "x" * 2**26}, {})
 
 
@@ -174,8 +174,8 @@ def test_differences_are_sentences() -> None:
     assert differences(old, new) == [
         "It was written by multiverse 0.1.0; this is 0.2.0.",
         "ppo.gamma changed from 0.99 to 0.9.",
-        "ppo.gone was 1 and is no longer there.",
-        "ppo.clip is new, with 0.2.",
+        "ppo.gone was 1 and no longer exists.",
+        "ppo.clip is new: 0.2.",
         "The array w was [4, 64] float32 and is [4, 32] float32 now.",
         "The array old [] int64 is not used now.",
         "The array v [1] bool is missing in it.",

@@ -207,7 +207,7 @@ def test_a_line_that_makes_no_sense_is_told_and_costs_itself_only(
     run.cut_back({"metrics.jsonl": (run.path / "metrics.jsonl").stat().st_size})
     table = (run.path / "metrics.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in table] == ["env_steps", "10", "20", "30"]
-    assert caplog.messages == [f"{run.path / 'metrics.jsonl'}: line 2 makes no sense, and is passed over"]
+    assert caplog.messages == [f"{run.path / 'metrics.jsonl'}: line 2 was malformed and skipped"]
 
 
 @pytest.mark.fault("D2")
