@@ -239,13 +239,13 @@ def test_an_evaluation_env_that_cannot_be_built_is_called_that(tmp_path: Path) -
 
 @pytest.mark.fault("G9")
 def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
-    from multiverse.training.seed_runs import gathered, seed_lines
+    from multiverse.training.seed_runs import collect_results, seed_lines
 
     (tmp_path / "seeds.json").write_text('{"seeds": [1, 2]}')
     for seed, found in ((2, None), (1, {"mean_return": 3.0})):
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps({"finished": True, "evaluation": found}))
-        lines = seed_lines(gathered(tmp_path))
+        lines = seed_lines(collect_results(tmp_path))
         told = "IQM of 1 seed: 3.0" if found else "IQM: no seed"
         assert any("2  " in line and "failed" in line for line in lines) and lines[-1].startswith(told)
 

@@ -119,9 +119,9 @@ class _Reading:
                 return spaces.Tuple([self.space(inner, depth + 1) for inner in description["spaces"]])
         raise ValueError(f"the kind {str(description['kind'])[:40]!r} is unknown")
 
-    def _shape(self, description: Any) -> tuple[int, ...]:
-        shape = tuple(_whole(one) for one in description)
-        if any(one < 0 for one in shape):
+    def _shape(self, sizes: Any) -> tuple[int, ...]:
+        shape = tuple(map(_whole, sizes))
+        if any(size < 0 for size in shape):
             raise ValueError(f"the shape {shape} is invalid")
         self._numbers += math.prod(shape)
         if self._numbers > MAX_NUMBERS:  # guard: spaces-are-bounded

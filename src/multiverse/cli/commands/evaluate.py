@@ -107,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.loading import chosen_seed, evaluate_saved
     from multiverse.training.opening import migrate, open_run
     from multiverse.training.runs.find_runs import find_set
-    from multiverse.training.seed_runs import over_seeds, together
+    from multiverse.training.seed_runs import iqm_text, over_seeds
     from multiverse.training.validation import RunObjects
 
     several, which = find_set(options.run), "best" if options.best else options.which
@@ -127,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
         said = over_seeds({str(seed): report["mean_return"] for seed, report in reports.items()})
         report = {"run": str(several), **said, "runs": [*reports.values()]}
         if not options.json:
-            print(together(said))
+            print(iqm_text(said))
     if options.json:
         print_json(report)
     return 0
