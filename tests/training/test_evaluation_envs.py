@@ -16,8 +16,8 @@ from multiverse.core.seeds import evaluation_seed
 from multiverse.rollouts.restoring import saved_states
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.env_states import EvaluationEnvs, evaluation_log_prefix
 from multiverse.training.evaluation import Evaluation, EvaluationOptions, evaluate
-from multiverse.training.evaluation_envs import EvaluationEnvs, evaluation_log_prefix
 from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.checkpoint_format import migrated_state
 from multiverse.vector.single import VectorEnv

@@ -13,11 +13,11 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.seeds import evaluation_seed
+from multiverse.training import env_states
 from multiverse.training import evaluation as evaluation_module
-from multiverse.training import evaluation_envs
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.env_states import affordable_episodes
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.evaluation_envs import affordable_episodes
 from multiverse.training.opening import checkpoint_of
 from multiverse.training.progress import summary_lines
 from multiverse.training.runs.checkpoint import Checkpoints
@@ -328,7 +328,7 @@ def test_of_equally_good_evaluations_the_best_is_the_one_with_more_episodes(
     def evaluated(envs: Any, policies: Any, episodes: int, *more: Any, **named: Any) -> Evaluation:
         return Evaluation((7.0,) * episodes, (50,) * episodes)
 
-    monkeypatch.setattr(evaluation_envs, "evaluate", evaluated)
+    monkeypatch.setattr(env_states, "evaluate", evaluated)
     settings = {**SMALL, "env_steps": 2_000, "evaluation_episodes": 4, "evaluate_every": None}
     run = mv.train(Long, run_dir=tmp_path / "run", **settings)
     assert checkpoint_of(run, "best").manifest["clock"]["env_steps"] == 2_000

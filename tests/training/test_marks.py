@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.rollouts.episodes import Collected
 from multiverse.rollouts.rows import Rows
-from multiverse.training import env_marks
+from multiverse.training import env_states
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of
@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def worth(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much of a rollout's time a save may take, for states to be taken at every mark."""
-    monkeypatch.setattr(env_marks, "MAX_SHARE_OF_ROLLOUT", share)
+    monkeypatch.setattr(env_states, "MAX_SHARE_OF_ROLLOUT", share)
 
 
 class Stumbles(mv.Hook):

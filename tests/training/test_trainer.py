@@ -25,8 +25,8 @@ from multiverse.algorithms.ppo import PPO
 from multiverse.core.errors import CheckpointBroken, EvaluationFailed
 from multiverse.core.seeds import episode_seed, evaluation_seed
 from multiverse.rollouts.episodes import Collected
+from multiverse.training import env_states
 from multiverse.training import evaluation as evaluation_module
-from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
 from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
@@ -224,7 +224,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(evaluation_envs, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(env_states, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
@@ -274,7 +274,7 @@ def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(Session, "collect", collected)
     slow(PPO, "update", 64.0)
-    slow(evaluation_envs, "evaluate", 1024.0)
+    slow(env_states, "evaluate", 1024.0)
     saves = slow(trainer_module.Checkpoints, "save", 4096.0)
     summary = trained(tmp_path / "run", (Dawdles(),), env_steps=300, evaluate_every=200).summary
     parts = {part: summary[f"{part}_s"] for part in PARTS}
@@ -567,7 +567,7 @@ def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch:
     def interrupted(*_: Any, **more: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(evaluation_envs, "evaluate", interrupted)
+    monkeypatch.setattr(env_states, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]

@@ -25,7 +25,7 @@ from multiverse.core.errors import InvalidConfig, InvalidRequest, MultiverseErro
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook
-from multiverse.training.runs.files import LineFile, read_lines
+from multiverse.training.runs.files import append_line, read_lines
 from multiverse.training.runs.find_runs import ADVICE
 
 if TYPE_CHECKING:
@@ -116,12 +116,7 @@ class Advice(Hook):
     def _write(self, trainer: Trainer, decision: Decision) -> None:
         clock = trainer.clock
         line = {"env_steps": clock.env_steps, "episodes": clock.episodes, "seconds": round(clock.seconds, 3)}
-        file = LineFile(trainer.directory.path / FILE)
-        try:
-            file.append([{**line, "decision": decision}])
-            file.sync()
-        finally:
-            file.close()
+        append_line(trainer.directory.path / FILE, {**line, "decision": decision})
         log.info("advice at %s env steps: %s", f"{clock.env_steps:,}", decision)
 
 

@@ -25,8 +25,8 @@ from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.env_states import EvaluationEnvs
 from multiverse.training.evaluation import Evaluation, EvaluationOptions
-from multiverse.training.evaluation_envs import EvaluationEnvs
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
 from multiverse.training.opening import SavedRun, migrate, open_run, saved_num_envs, trusted_config
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy

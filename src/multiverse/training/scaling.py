@@ -19,7 +19,7 @@ from multiverse.core.errors import InvalidConfig
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build
-from multiverse.training.runs.files import LineFile, cut, read_lines
+from multiverse.training.runs.files import append_line, cut, read_lines
 from multiverse.training.runs.find_runs import NUM_ENVS
 
 log = logging.getLogger("multiverse")
@@ -98,7 +98,7 @@ class Scaling:
         if self._to_come:  # guard: decisions-are-replayed
             decided = self._to_come.pop(0) if self._to_come[0].env_steps == clock.env_steps else None
         elif (decided := self._decision(clock, num_envs)) is not None:
-            self._write(decided)
+            append_line(self._path, asdict(decided))
         if decided is None:
             return num_envs
         self._take(decided)
@@ -123,14 +123,6 @@ class Scaling:
         measured = ", ".join(f"{count}: {each:,.0f}" for count, each in sorted(rates.items()))
         short = "" if free >= used else "; too little memory for more"
         return Decision(clock.env_steps, num_envs, rate, chosen, settled, f"env steps/s by envs: {measured}{short}")
-
-    def _write(self, decision: Decision) -> None:
-        file = LineFile(self._path)
-        try:
-            file.append([asdict(decision)])
-            file.sync()
-        finally:
-            file.close()
 
     def _take(self, decision: Decision) -> None:
         self.last, self.decided_at = decision, decision.env_steps

@@ -28,8 +28,7 @@ from multiverse.rollouts.rollout_arrays import collected_in_workers, rollout_fie
 from multiverse.rollouts.self_play import Pool
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.env_marks import BEGIN_AT, EnvMarks
-from multiverse.training.evaluation_envs import EvaluationEnvs
+from multiverse.training.env_states import BEGIN_AT, EnvMarks, EvaluationEnvs
 from multiverse.training.learners import (
     AlgorithmMaker,
     build_learners,
@@ -374,8 +373,8 @@ class Session:
         """Begin this episode of each env."""
         self.envs.begin_at(episodes)
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
-            if hasattr(learner, "set_slots"):  # what it keeps of slots belongs to the episodes before
-                learner.set_slots(self.envs.num_envs * len(group.agents))
+            if capabilities_of(type(learner)).auto_num_envs:  # what it keeps of slots belongs to the episodes before
+                learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
 
 
 def _never() -> bool:

@@ -20,8 +20,8 @@ from multiverse.training import events
 from multiverse.training.config.budget import Clock, Stopwatch
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.env_states import affordable_episodes, evaluation_log_prefix
 from multiverse.training.evaluation import Evaluation, EvaluationOptions, sides_of
-from multiverse.training.evaluation_envs import affordable_episodes, evaluation_log_prefix
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.metric_sinks import NextMetrics
@@ -202,22 +202,19 @@ class Trainer:
     def evaluate(self, episodes: int | None = None) -> None:
         """Evaluate the policy now; for hooks, in `on_update`. If an env fails, only the evaluation is lost. `episodes`:
         by default as many as in the last evaluation of a run."""
-        config, envs = self.config, self.session.evaluation_envs
+        config, envs, policies = self.config, self.session.evaluation_envs, self.session.learners.policies()
+        number = episodes or config.episodes_per_evaluation
+        options = EvaluationOptions(
+            opponents=self.session.opponents,
+            tasks=self.session.evaluation_tasks,
+            deterministic=config.evaluation_deterministic,
+            lost_before=envs.lost_before,
+            should_stop=self._interrupted,
+        )
         self.session.rest()
         with evaluation_log_prefix(), self._stopwatch.spending("evaluate"):
             try:
-                evaluation = envs.evaluate(
-                    self.session.learners.policies(),
-                    episodes or config.episodes_per_evaluation,
-                    config.evaluation_seed,
-                    EvaluationOptions(
-                        opponents=self.session.opponents,
-                        tasks=self.session.evaluation_tasks,
-                        deterministic=config.evaluation_deterministic,
-                        lost_before=envs.lost_before,
-                        should_stop=self._interrupted,
-                    ),
-                )
+                evaluation = envs.evaluate(policies, number, config.evaluation_seed, options)
             except MultiverseError as error:
                 envs.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
-from multiverse.algorithms import known_name
+from multiverse.algorithms import DEFAULT_ALGORITHM, known_name
 from multiverse.core.errors import InvalidRequest, in_words
 from multiverse.core.imports import with_folders, without_folders
 from multiverse.networks import network_name
@@ -175,7 +175,7 @@ def check_algorithm(algorithm: Any) -> None:
         given = name if isinstance(algorithm, type) else f"{algorithm!r:.60}"
         raise InvalidRequest(
             f"algorithm={given} is a config, not an algorithm: pass the algorithm, and its settings beside it, such as "
-            "algorithm='ppo', learning_rate=1e-3"
+            f"algorithm={DEFAULT_ALGORITHM!r}, learning_rate=1e-3"
         )
     if not callable(algorithm):
         expected = "expected the name of an algorithm, or a class or function that makes one"

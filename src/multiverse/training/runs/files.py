@@ -21,6 +21,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,13 @@ class LineFile:
     @property
     def closed(self) -> bool:
         return self._descriptor < 0
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one object as JSON to a file; it is on the disk when this returns."""
+    with closing(LineFile(path)) as file:
+        file.append([row])
+        file.sync()
 
 
 _encode = json.JSONEncoder(allow_nan=False).encode
