@@ -82,7 +82,8 @@ class Advice(Hook):
         now = clock.episodes + len(collected.episodes) if self._every_s is None else clock.seconds
         if self._question is None and now - self._asked_at >= (self._every_episodes or self._every_s or 0):
             self._asked_at = now
-            self._question = _Question(self._advisor, *_report(trainer, collected))
+            numbers, report = _report(trainer, collected)
+            self._question = _Question(self._advisor, numbers, report)
         if self._question is not None and self._question.answered:
             answer, self._question = self._question.answer, None
             decision = _checked(answer, trainer.session.envs.call("advisable", env_ids=[0])[0])
