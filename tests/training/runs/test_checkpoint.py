@@ -59,7 +59,7 @@ def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
         ({"a": np.array([object()])}, "a is an array of dtype object"),
         ({"a": np.ma.masked_array([1], [True])}, "a is an array"),
         ({"__metadata__": np.zeros(1)}, "__metadata__"),
-        ([1], "a state is a dict"),
+        ([1], "a state must be a dict"),
     ],
 )
 def test_what_could_not_come_back_is_refused_by_name(tmp_path: Path, state: Any, wrong: str) -> None:

@@ -93,7 +93,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
         RunLock(tmp_path)
     first.end(signal.SIGKILL)
     lock = RunLock(tmp_path)
-    assert f"was in use by process {first.pid}" in caplog.text
+    assert f": process {first.pid}" in caplog.text
     lock.release()
     assert list(tmp_path.iterdir()) == []
 
