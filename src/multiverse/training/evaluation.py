@@ -1,4 +1,4 @@
-"""Evaluation of policies on envs of its own, which act in one batch, with seeds that no training uses."""
+"""Evaluation of policies on separate envs, which act in one batch, with seeds that no training uses."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RunStatus:
 
     @property
     def plan(self) -> Plan:
-        """Where the envs run now."""
+        """Present plan of the envs."""
         return self._session.envs.plan
 
     @property

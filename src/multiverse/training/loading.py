@@ -69,7 +69,7 @@ def load(
     saved = migrate(open_run(run, which))
     groups = None if env is not None else saved_spaces(saved.path)
     plain = groups is not None and objects.algorithm is None and objects.network is None
-    if plain and (policy := _saved_policy(saved.settings, groups or (), saved.found)) is not None:
+    if plain and (policy := _saved_policy(saved.settings, groups or (), saved.existing_checkpoint)) is not None:
         return policy
     config = trusted_config(saved.path, saved.settings, objects, trust, needs_env=groups is None)
     return _policy_of_algorithm(config, objects, groups or _groups_of_env(config, objects), saved)
@@ -135,7 +135,7 @@ def evaluate_saved(
     watch: Wrapper | None = None,
 ) -> Evaluation:
     """Evaluate a saved run as `evaluate` does."""
-    checkpoint = saved.found
+    checkpoint = saved.existing_checkpoint
     own = objects.algorithm is not None or objects.network is not None or not _holds_policies(checkpoint)
     config = trusted_config(saved.path, saved.settings, objects, trust, needs_algorithm=own)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
@@ -204,7 +204,7 @@ def _policy_of_algorithm(
     config: TrainConfig, objects: RunObjects, groups: Sequence[Group], saved: SavedRun
 ) -> LoadedPolicy | LoadedPolicies:
     """The policy of the run's algorithm, after loading its weights and state."""
-    checkpoint, state = saved.found, (read_spaces(saved.path) or {}).get("state")
+    checkpoint, state = saved.existing_checkpoint, (read_spaces(saved.path) or {}).get("state")
     make, policies = maker_of(config, objects, checkpoint), []
     with reading_state(checkpoint):
         learned = learned_in(checkpoint.state["session"])

@@ -72,7 +72,7 @@ class SavedRun(OpenedRun):
     """A run as this version would have written it, so that no later step needs to know earlier versions."""
 
     @property
-    def found(self) -> Checkpoint:
+    def existing_checkpoint(self) -> Checkpoint:
         """The checkpoint, of a run that has one."""
         assert self.checkpoint is not None
         return self.checkpoint
@@ -144,11 +144,11 @@ def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
     return migrated(_chosen_checkpoint(find_run(run), which))
 
 
-def steps_of(found: Checkpoint) -> int:
+def steps_of(checkpoint: Checkpoint) -> int:
     """Number of env steps of the run when this checkpoint was taken, from its manifest."""
-    steps = found.manifest.get("env_steps")
+    steps = checkpoint.manifest.get("env_steps")
     if type(steps) is not int or steps < 0:
-        raise CheckpointBroken(found.path, f"its manifest has {in_words(steps)} env steps")
+        raise CheckpointBroken(checkpoint.path, f"its manifest has {in_words(steps)} env steps")
     return steps
 
 
@@ -203,7 +203,7 @@ def named_in(settings: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def resumed_envs(checkpoint: Checkpoint, config: TrainConfig) -> ResumedEnvs:
-    """What the envs of a run keep when it resumes from this checkpoint: plan, number and source of action masks."""
+    """The plan, number and source of action masks of the envs of a run that resumes from this checkpoint."""
     with reading_state(checkpoint):
         plan = build(Plan, checkpoint.state["plan"], "its plan")
         if plan.ray is not None:  # a checkpoint is data: only the config, which is trusted, names a cluster
@@ -300,7 +300,7 @@ def trusted_config(
     learner, named, network = str(learner), objects.algorithm_name, objects.network
     if named is not None:
         refuse_another("algorithm", ALGORITHMS, learner, named)
-    # What the caller gives is trusted, whatever the run names in its place.
+    # Values of the caller are trusted, whatever the run names in their place.
     trusted = {*objects.brought(), *given}
     to_act = {"algorithm": learner, NETWORK: saved.get(NETWORK)}  # guard: untrusted-algorithm-does-not-act
     called = saved if needs_env else to_act

@@ -88,7 +88,7 @@ def printer_for_programs() -> LinePrinter:
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel, whose output is no terminal but can overwrite a line."""
+    """Whether this is a Jupyter kernel, whose output is not a terminal but can overwrite a line."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -186,7 +186,7 @@ class ProgressLines(events.Sink):
         return f"{(clock.env_steps - before.env_steps) / seconds if seconds else 0:,.0f}"
 
     def _line(self, status: events.RunStatus) -> str:
-        """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
+        """Line about the time since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = status.clock, status.recent
         parts = [
             f"{clock.env_steps:>11,} env steps ({budget_text(status.config.budget, clock)})",
@@ -201,7 +201,7 @@ class ProgressLines(events.Sink):
         return " | ".join(parts)
 
     def _bar(self, status: events.RunStatus) -> str:
-        """Of the last two stretches, in one line of a terminal."""
+        """Progress bar, with the speed since the last line but one, in one line of a terminal."""
         clock, recent, spent = status.clock, status.recent, status.config.budget.spent(status.clock)
         done = round(BAR_WIDTH * spent)
         parts = [
@@ -214,7 +214,7 @@ class ProgressLines(events.Sink):
 
 
 class ShortLines(ProgressLines):
-    """Of one of several runs: lines that fit in 80 columns behind its name."""
+    """Prints lines about one of several runs, which fit in 80 columns after its name."""
 
     def _start(self, event: events.RunStarted) -> None:
         before = event.status.clock.env_steps

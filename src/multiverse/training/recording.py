@@ -76,7 +76,7 @@ def record(
     objects = RunObjects(env=env, algorithm=algorithm, network=network, env_kwargs=kwargs, opponent=opponent)
     objects, saved = objects.filled_from(run), migrate(open_run(run, which))
     seed = chosen_seed(saved, seed)
-    where = video_path(path, saved.path / VIDEOS, f"{saved.found.path.name}-seed-{seed}.mp4")
+    where = video_path(path, saved.path / VIDEOS, f"{saved.existing_checkpoint.path.name}-seed-{seed}.mp4")
     camera = Camera(where, _env_name(saved, objects), fps)
     with camera:
         try:
@@ -134,7 +134,7 @@ def replay(
     if video is not False:
         imageio_ffmpeg()
         _render_without_screen()
-        name = f"{saved.found.path.name}-episode-{episode}.mp4"
+        name = f"{saved.existing_checkpoint.path.name}-episode-{episode}.mp4"
         where = video_path(None if video is True else video, saved.path / VIDEOS, name)
         camera, objects = Camera(where, _env_name(saved, objects), fps), replace(objects, env_kwargs=RENDERED)
     with ExitStack() as stack:
@@ -152,7 +152,7 @@ def replay(
         replayed.returns[0],
         replayed.lengths[0],
         witness.digest(),
-        _evaluated(saved.found, episode),
+        _evaluated(saved.existing_checkpoint, episode),
         None if camera is None else where,
     )
 

@@ -307,7 +307,7 @@ class Session:
 
     @property
     def account(self) -> Account | None:
-        """What became of all env steps that were collected asynchronously, those before a resume included."""
+        """Numbers of used, discarded and pending env steps of asynchronous collection, also before a resume."""
         return self._past_account if self._asynchronous is None else self._asynchronous.account
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ def mask_lines(source: MaskSource | None) -> list[str]:
 
 @dataclass(frozen=True)
 class ResumedEnvs:
-    """What the envs of a run keep when it is resumed, without measuring again; of a new run the defaults."""
+    """Choices for the envs of a run that a resumed run keeps, without measuring again; defaults for a new run."""
 
     plan: Plan | None = None
     num_envs: int | None = None

@@ -152,9 +152,9 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
     from multiverse.training.runs.origin import OPPONENT
 
     return {
-        "checkpoint": str(saved.found.path),
+        "checkpoint": str(saved.existing_checkpoint.path),
         "env": options.env or saved.settings.get("env"),
-        "env_steps": steps_of(saved.found),
+        "env_steps": steps_of(saved.existing_checkpoint),
         "seed": seed,
         "training_evaluation_seed": own_evaluation_seed(saved),
         "opponent": (options.opponent or saved.settings.get(OPPONENT)) if found.opponent else None,

@@ -82,7 +82,7 @@ def load(path: Path | str) -> Checkpoint:
 
 
 def _location(path: Path) -> Path:
-    """Where the checkpoint of this name is: at its path or, while it is being replaced, aside."""
+    """Actual location of the checkpoint of this name: its path or, while it is being replaced, aside."""
     replaced = path.with_name(f"{REPLACED}{path.name}")
     return replaced if not path.exists() and replaced.is_dir() else path
 

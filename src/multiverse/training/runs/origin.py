@@ -149,12 +149,12 @@ def _key_path() -> Path:
 def _read_key() -> bytes:
     """Read the key; OSError if there is none, or if another user could have made or read it."""
     path = _key_path()
-    key, found = read_plain(path, KEY_BYTES)
+    key, status = read_plain(path, KEY_BYTES)
     if len(key) != KEY_BYTES:
         raise OSError(f"it has {len(key)} bytes instead of {KEY_BYTES}")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise OSError("it belongs to another user")
-    if os.name == "posix" and stat.S_IMODE(found.st_mode) & 0o077:
+    if os.name == "posix" and stat.S_IMODE(status.st_mode) & 0o077:
         raise OSError("others may read it")
     return key
 
