@@ -137,9 +137,7 @@ def test_more_than_the_memory_holds_is_not_read(run: Path) -> None:
     manifest["files"]["arrays.safetensors"] = {"bytes": size, "sha256": "0" * 64}
     (run / LATEST / "manifest.json").write_bytes(checkpoint_format._manifest_text(manifest))
     for go in (mv.load, mv.resume):
-        with pytest.raises(
-            mv.errors.PreflightError, match=r"takes 400 GiB of memory, and only .* are available"
-        ) as refused:
+        with pytest.raises(mv.errors.PreflightError, match="takes 400 GiB of memory, and only") as refused:
             go(run)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
     assert (run / LATEST).is_dir()

@@ -307,7 +307,7 @@ class Session:
 
     @property
     def account(self) -> Account | None:
-        """Numbers of used, discarded and pending env steps of asynchronous collection, also before a resume."""
+        """Env steps of asynchronous collection by their use, also before a resume; None without it."""
         return self._past_account if self._asynchronous is None else self._asynchronous.account
 
     def close(self) -> None:
