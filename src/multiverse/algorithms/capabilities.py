@@ -92,7 +92,7 @@ class Capabilities:
         if run.auto_num_envs and not cls.auto_num_envs:
             able = algorithms_that(lambda kind: kind.auto_num_envs)
             why = "keeps data of each env (as a replay buffer does), so that its number of envs cannot change"
-            if name not in ALGORITHMS and not cls.from_replay:
+            if not cls.from_replay and not hasattr(getattr(cls, "kind", cls), "set_slots"):
                 why = "has no method set_slots(slots), which is called before the number of envs changes"
             return f"num_envs='auto': {name} {why}: give a number, or use {able}"
         if run.network and not cls.takes_network():
