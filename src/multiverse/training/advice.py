@@ -46,7 +46,7 @@ class Advisor(Protocol):
     takes_time: bool  # whether it is asked in a thread, and its answer used when it arrives
 
     def advise(self, numbers: Mapping[str, float], report: str) -> Mapping[str, Any] | None:
-        """Return a decision, from the run's numbers or from the same report as text; None to change nothing. Errors are
+        """Return a decision, from the run's numbers or from the same report as text; None changes nothing. Errors are
         logged."""
 
 

@@ -51,8 +51,7 @@ class EnvMarks:
         self._marked: dict[str, Any] = {}
 
     def follow(self, envs: BaseVectorEnv, collector: Collector) -> None:
-        """Mark these envs from now on. Whether a file can hold what they save is checked here, not at the first
-        checkpoint."""
+        """Mark these envs from now on. Checks early whether a file can hold what they save."""
         self._envs, self._collector = envs, collector
         if self.can_be_saved:
             try:
@@ -247,8 +246,7 @@ class EvaluationEnvs:
         return evaluate(self._envs, policies, episodes, seed, options)
 
     def _suits_one_env(self, evaluation: Evaluation, restarts: int) -> bool:
-        """Whether one env that plays all episodes would certainly have been restarted often enough for these
-        failures."""
+        """Whether one env that plays all episodes would be restarted often enough for these failures."""
         if self._restarts_per_minute is not None:
             return restarts <= self._restarts_per_minute
         if restarts <= RESTARTS_IN_A_ROW:

@@ -130,8 +130,7 @@ class EvaluationOptions:
     tasks: Sequence[int] = ()
     """Numbers of the envs' tasks that the episodes have in turn."""
     deterministic: bool = True
-    """Whether policies take their most likely actions. If not, they are drawn with noise that belongs to the
-    episode."""
+    """Whether policies take their most likely actions; otherwise draws depend on seed and episode only."""
     lost_before: Collection[int] = ()
     """Numbers of the episodes that were lost in the evaluation before, which a warning about them then mentions."""
     should_stop: Callable[[], bool] = lambda: False

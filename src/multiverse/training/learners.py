@@ -268,8 +268,7 @@ class Learners:
         return [learner.policy() for learner in self]
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
-        """Let each algorithm learn from the rollout of its group. With several groups, names of metrics begin with that
-        of the group."""
+        """Let each algorithm learn from its group's rollout. With several groups, metrics are named `group/metric`."""
         reports = {
             name: as_report(learner.update([rollout], progress))
             for (name, learner), rollout in zip(self.by_group.items(), rollouts)

@@ -155,8 +155,7 @@ def steps_of(checkpoint: Checkpoint) -> int:
 # -- validate ------------------------------------------------------------------------------------------------------
 def validate(saved: SavedRun, settings: Mapping[str, Any], objects: RunObjects, options: ResumeOptions) -> ValidRun:
     """Validate a saved run that is resumed with these settings: its code is trusted, objects that no file holds are
-    given, settings that cannot change are unchanged, and its budget is not below what it has used. Differences are
-    logged."""
+    given, settings that cannot change are unchanged, and its budget is not below its use. Differences are logged."""
     if options.tensorboard:
         check_tensorboard()
     config = trusted_config(saved.path, saved.settings, objects, options.trust, given=settings)

@@ -38,8 +38,7 @@ class LinePrinter:
         self._bar = ""  # what is shown of it
 
     def say(self, line: str = "", wrap: bool = False) -> None:
-        """Print a line. `wrap`: on a terminal, break it between words; not for lines that a user may copy, such as
-        commands."""
+        """Print a line. `wrap`: on a terminal, break it between words; not for commands, which a user may copy."""
         if wrap and self._is_on_terminal():
             broken = textwrap.wrap(
                 line,

@@ -146,8 +146,7 @@ def next_to_try(rates: Mapping[int, float], may_grow: bool) -> tuple[int, bool]:
 
 
 def held_and_available() -> tuple[int, int]:
-    """Return the bytes that this process and its children use, and those that are available. Twice as many envs use at
-    most twice as much."""
+    """Return the bytes that this process and its children use (doubling envs doubles them at most), and free bytes."""
     this, used = psutil.Process(), 0
     for process in [this, *this.children(recursive=True)]:
         try:

@@ -1,5 +1,4 @@
-"""Sets of runs that differ only in their seeds: in one directory, in parallel if there are enough cores, with
-statistics.
+"""Sets of runs that differ only in their seeds, in one directory, in parallel if there are enough cores.
 
 runs/CartPole-v1/ppo-seeds-0-4-20260102-153000/
   config.yaml  origin.json       as in a run
@@ -213,8 +212,7 @@ def with_seeds(say: Say) -> SayOf:
 
 
 def orders_for(seed_set: SeedSet) -> dict[int, dict[str, Any]]:
-    """Return seed → order, in values that JSON can hold, for all runs that are not finished; with new settings also for
-    finished runs."""
+    """Return seed → order (JSON) for all runs that are not finished; with new settings also for finished ones."""
     content, orders = read_set(seed_set.path), {}
     for seed in content["seeds"]:
         run = seed_set.path / f"seed-{seed}"

@@ -193,8 +193,7 @@ class Session:
         self._before_change = None
 
     def _find_masks(self) -> None:
-        """Find the source of action masks after the first reset. Envs with masks in their infos are started again,
-        with memory for the masks."""
+        """Find the source of action masks after the first reset. Envs with masks in infos are started again."""
         self._run_envs.masks = source = self.envs.mask_source() if self._config.action_masks else None
         self._report_masks(source)
         if source != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
@@ -295,8 +294,7 @@ class Session:
         self._mark(collected.act_s + collected.step_s)
 
     def rest(self) -> None:
-        """Pause asynchronous collection, for an evaluation: workers finish their rows and wait for the next
-        `collect`."""
+        """Pause asynchronous collection for an evaluation: workers finish their rows, then wait for `collect`."""
         if self._asynchronous is not None:
             self._asynchronous.rest()
 

@@ -201,8 +201,7 @@ def log_ray_collection(envs: BaseVectorEnv) -> None:
 
 
 def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
-    """Options of `make_vec` from the config. Ray's are used with Ray only: a run that was moved elsewhere keeps
-    them."""
+    """Options of `make_vec` from the config; those of Ray only with Ray: a run that moved elsewhere keeps them."""
     ray = DEFAULT_RAY
     if config.executor == "auto" or BACKENDS[config.executor].remote:
         ray = RayOptions(

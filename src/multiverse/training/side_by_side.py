@@ -118,8 +118,7 @@ def _listen(number: int, child: subprocess.Popen[str], lines: queue.SimpleQueue[
 
 
 def _end(running: Iterable[subprocess.Popen[str]]) -> None:
-    """Ask each process to save itself and end; kill those that take too long, and all of them after a second
-    interrupt."""
+    """Ask each process to save itself and end; kill those that take too long, or all after a second interrupt."""
     try:
         for child in running:
             child.send_signal(SAVE or signal.SIGINT)  # not SIGINT: a process may have got Ctrl-C with this program
@@ -135,8 +134,7 @@ def _end(running: Iterable[subprocess.Popen[str]]) -> None:
 
 
 def in_child(run: Callable[[], object]) -> int:
-    """Run in a process that ends with the one that started it; print the reason of a failure. Return the exit
-    status."""
+    """Run in a process that ends with its parent; print the reason of a failure. Return the exit status."""
     end_with(int(sys.argv[1]))
     for number in EXIT_CODES:
         signal.signal(number, end_on_request)

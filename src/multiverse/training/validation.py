@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("multiverse")
 
 SCHEDULES, BEGUN_FROM = "schedules", "begun_from"
-"""Keys in the provenance of a part of a run: settings that were functions, and the checkpoint of its initial
-weights."""
+"""Keys in the provenance of a part of a run: settings that were functions; checkpoint of its initial weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,8 +148,7 @@ class RunObjects:
         return "".join(f", {argument}" for argument in [*arguments, *(f"{name}=…" for name in self.schedules)])
 
     def known_elsewhere(self, config: TrainConfig) -> bool:
-        """Whether another process can make the run from its config alone. An env id may be one that only this program
-        has registered."""
+        """Whether another process can make the run from its config. Only this program may have registered an env id."""
         objects = (self.maker, self.network_class, self.opponent, self.schedules)
         # guard: another-process-has-no-other-env
         same_env = self.env is None or (isinstance(self.env, str) and self.env == config.env)
@@ -239,8 +237,7 @@ def refuse_another(what: str, built_in: Container[str], named: str, brought: str
 
 
 def current_location(what: str, named: str, warn: bool = True) -> str:
-    """Return where an env or algorithm of a file is: there or, if the file was moved with its run, in the working
-    directory."""
+    """Return where an env or algorithm of a file is: there, or in the working directory if the file was moved."""
     file, _, name = named.rpartition(":")
     here = Path(file).name
     if not file.endswith(".py") or Path(file).is_file():

@@ -331,8 +331,7 @@ def own_names(folder: Path) -> list[str]:
 
 
 def _split_mark(entry: str) -> tuple[str, str]:
-    """Split the name of a directory that was moved aside into its mark and the checkpoint's name; ("", "") for
-    others."""
+    """Split the name of a directory that was moved aside: (mark, name of the checkpoint); ("", "") for others."""
     mark = next((mark for mark in (SAVING, REPLACED, REMOVING) if entry.startswith(mark)), "")
     name = entry.removeprefix(mark)
     if mark == SAVING:

@@ -199,8 +199,7 @@ def _end_of_last_line(file: Any, end: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file, without a last line that is still being written. Malformed lines are skipped, and
-    reported in one warning."""
+    """Yield the objects of a file, without an incomplete last line. Malformed lines are skipped with one warning."""
     try:
         descriptor = open_plain(path, os.O_RDONLY)
     except FileNotFoundError:

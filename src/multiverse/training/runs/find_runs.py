@@ -62,8 +62,7 @@ def is_run(path: Path) -> bool:
 
 
 def find_run(run: RunPath) -> FoundRun:
-    """Find the run that a path names: its directory, a checkpoint in it, or a directory above it, which names the most
-    recent run below."""
+    """Find the run that a path names: its directory, a checkpoint in it, or a directory above (the most recent run)."""
     location = _find_run(path_of(run))
     _refuse_foreign(location.path)  # guard: links-in-a-run-are-not-followed
     return location

@@ -200,8 +200,7 @@ def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of multiverse and of the imported packages, those that registered envs
-    included."""
+    """Return the versions of Python, multiverse and imported packages, also of those that registered envs."""
     by_name = {"python": platform.python_version(), "multiverse": multiverse.__version__}
     for name in dict.fromkeys((*PACKAGES, *_env_packages())):
         if name in sys.modules and (version := _version(name)) is not None:
@@ -221,8 +220,7 @@ def machine() -> dict[str, Any]:
 
 
 def blas() -> str | None:
-    """Return the BLAS library of numpy with its kernels ('openblas 0.3.31 Haswell'); results of others differ in the
-    last bits."""
+    """Return numpy's BLAS and its kernels ('openblas 0.3.31 Haswell'); results of others differ in the last bits."""
     return _or_none(_blas)  # type: ignore[no-any-return]
 
 

@@ -55,8 +55,7 @@ class RunRecord:
         return list(read_lines(self.path / METRICS))
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics with one row for all lines with the same env steps; a later line replaces values of earlier
-        ones."""
+        """The metrics with one row for all lines with the same env steps; later lines take precedence."""
         rows: list[dict[str, Any]] = []
         for line in self.metrics:
             if rows and "env_steps" in line and line["env_steps"] == rows[-1].get("env_steps"):
@@ -108,8 +107,7 @@ INTERVAL = 95.0
 
 
 def interquartile_mean(values: Sequence[float]) -> float:
-    """Mean of the middle half of the values; if a quarter of them is not an integer, values at the edges count
-    partly."""
+    """Mean of the middle half of the values; those at its edges count partly if it has no whole number of values."""
     return float(interquartile_means(np.asarray(values, np.float64)))
 
 

@@ -95,8 +95,7 @@ class RunDirectory:
         seed: int,
         run_dir: Path | str | None = None,
     ) -> RunDirectory:
-        """Create a run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or not
-        exist."""
+        """Create a run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or new."""
         path = Path(root) / safe_name(env) if run_dir is None else Path(run_dir)
         try:
             if run_dir is None:

@@ -33,8 +33,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode(state: State) -> tuple[bytes, Arrays]:
-    """Return the JSON text of a state, and its tables and arrays by name; these are contiguous, with dtypes that
-    safetensors supports."""
+    """Return the JSON text of a state, and its tables and (contiguous) arrays by name, in dtypes of safetensors."""
     if not isinstance(state, Mapping):
         raise TypeError(f"a state must be a dict, not a {type(state).__name__}")
     arrays: Arrays = {}

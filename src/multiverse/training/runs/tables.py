@@ -100,8 +100,7 @@ class StoredTable:
 
 
 def stored_table(folder: Path, name: str, place: Mapping[str, Any], manifest: Mapping[str, Any]) -> StoredTable:
-    """Return the table that a state names, from its description in the manifest. ValueError, KeyError or TypeError if
-    the description is invalid."""
+    """Return the table that a state names; ValueError, KeyError or TypeError if its description is invalid."""
     pieces = _pieces(manifest["tables"][name])
     return StoredTable(folder, int(place["first"]), int(place["last"]), pieces)
 
@@ -205,8 +204,7 @@ class _Growing:
         self._path, self.bytes, self._sha256 = folder / self.name, 0, hashlib.sha256()
 
     def append(self, records: Array) -> None:
-        """Append records; they are on the disk when this returns. After an error, bytes beyond the former size do not
-        count."""
+        """Append records to the disk. After an error, bytes beyond the former size do not count."""
         data = records.tobytes()
         flags = os.O_WRONLY | (os.O_APPEND if self.bytes else os.O_CREAT | os.O_EXCL)
         descriptor = open_plain(self._path, flags)
