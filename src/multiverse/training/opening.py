@@ -169,7 +169,8 @@ def validate(saved: SavedRun, settings: Mapping[str, Any], objects: RunObjects, 
     _warn_of_start(saved)
     envs, weights = NEW_ENVS, None
     if checkpoint is not None:
-        config = _with_held_schedules(config, checkpoint) if hold else config
+        if hold:
+            config = dataclasses.replace(config, schedule_progress=last_progress(*settings_and_clock(checkpoint)))
         _refuse_smaller_budget(given.get("env_steps"), checkpoint)
         _warn_of_differences(checkpoint, config)  # guard: differences-are-told
         envs = resumed_envs(checkpoint, config)
@@ -222,12 +223,6 @@ def settings_and_clock(checkpoint: Checkpoint) -> tuple[dict[str, Any], Clock]:
     """Settings and clock that a run had at this checkpoint."""
     with reading_state(checkpoint):
         return checkpoint.manifest["config"], build(Clock, checkpoint.state["clock"], "its clock")
-
-
-def _with_held_schedules(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
-    """The config with schedules fixed as they were in the last update before this checkpoint."""
-    settings, clock = settings_and_clock(checkpoint)
-    return dataclasses.replace(config, schedule_progress=last_progress(settings, clock))
 
 
 def _drop_replay(checkpoint: Checkpoint) -> None:

@@ -44,7 +44,6 @@ from multiverse.training.session_envs import (
     RunEnvs,
     evaluation_tasks,
     log_ray_collection,
-    mask_lines,
     rollout_shape,
     training_plan,
 )
@@ -138,6 +137,15 @@ class Session:
         self.envs = opened.bind(rollout_fields(self._shapes, count, config.opponents > 0, whole) if everywhere else ())
         log_ray_collection(self.envs)
 
+    def _reopen(self, count: int, plan: Plan) -> None:
+        """Replace the envs by new ones."""
+        failures = self.failures
+        self.envs.close()
+        with self._opened(count, plan) as opened:
+            self._bind(opened, count)
+        self._failures_before = failures
+        self._make_collector()
+
     def _make_collector(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
@@ -173,19 +181,12 @@ class Session:
     def change_num_envs(self, count: int) -> None:
         """Continue with this number of envs after the present rollout. All of them begin a new episode."""
         self._before_change = self.state()  # guard: a-change-of-envs-can-be-stopped
-        plan, failures, groups = self.envs.plan, self.failures, self.envs.views.layout.groups
-        begun = self.envs.episode_counts.tolist()
+        plan, begun = self.envs.plan, self.envs.episode_counts.tolist()
         self._next_episodes[: len(begun)] = [episode + 1 for episode in begun]
-        self.envs.close()
-        for learner, group in zip(self.learners, groups):
-            learner.set_slots(count * len(group.agents))  # type: ignore[attr-defined]
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
-        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray)
-        with self._opened(count, as_before) as opened:
-            self._bind(opened, count)
-        self._failures_before = failures
-        self._make_collector()
+        self._reopen(count, plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray))
+        self._set_slots()
         new = [0] * max(0, count - len(self._next_episodes))
         self.envs.begin_at([*self._next_episodes, *new][:count])  # guard: no-episode-is-played-again
         self._collector.begin()
@@ -198,11 +199,7 @@ class Session:
         self._report_masks(source)
         if source != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
             return
-        plan, self._failures_before = self.envs.plan, self.failures
-        self.envs.close()
-        with self._opened(self.envs.num_envs, plan) as opened:
-            self._bind(opened, self.envs.num_envs)
-        self._make_collector()
+        self._reopen(self.envs.num_envs, self.envs.plan)
         self.evaluation_envs.replace()
         self.envs.reset()
 
@@ -218,8 +215,10 @@ class Session:
             self._report_masks(source)
 
     def _report_masks(self, source: MaskSource | None) -> None:
-        self.start_lines += mask_lines(source)
-        for line in mask_lines(source):
+        if source is not None:
+            where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
+            line = f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"
+            self.start_lines.append(line)
             log.info("%s", line)
 
     @property
@@ -360,18 +359,18 @@ class Session:
             if self._asynchronous is not None:
                 self._asynchronous.load_account(self._past_account)
         if BEGIN_AT in saved:
-            self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
+            self.envs.begin_at(np.asarray(saved[BEGIN_AT]).tolist())
+            self._set_slots()
         else:
             self._marks.restore(self.envs, self._collector, saved)
         self._report_masks_of_resumed_run()
         self._collector.begin()
         self._mark_from_here()
 
-    def _begin_at(self, episodes: list[int]) -> None:
-        """Begin this episode of each env."""
-        self.envs.begin_at(episodes)
+    def _set_slots(self) -> None:
+        """Make algorithms discard what they keep of slots, because all envs begin a new episode."""
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
-            if capabilities_of(type(learner)).auto_num_envs:  # what it keeps of slots belongs to the episodes before
+            if capabilities_of(type(learner)).auto_num_envs:
                 learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
 
 

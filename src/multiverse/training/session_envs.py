@@ -64,14 +64,6 @@ def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, described: 
     )
 
 
-def mask_lines(source: MaskSource | None) -> list[str]:
-    """Describe where action masks come from, in one line; none without masks."""
-    if source is None:
-        return []
-    where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
-    return [f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"]
-
-
 @dataclass(frozen=True)
 class ResumedEnvs:
     """Choices for the envs of a run that a resumed run keeps, without measuring again; defaults for a new run."""
