@@ -23,10 +23,9 @@ from multiverse.core.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, Failu
 from multiverse.core.layout import ACTION_MASKS, OBSERVATIONS, STATE, FieldName
 from multiverse.core.policy import Policy
 from multiverse.rollouts.collector import Collector
-from multiverse.rollouts.episodes import Taken
+from multiverse.rollouts.episodes import Taken, is_single, sums
 from multiverse.rollouts.restoring import Lost, as_saved, put_back, restore_by_replay, saved_states
 from multiverse.rollouts.rollout import name_in_block
-from multiverse.rollouts.slots import is_single, sums
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.evaluation import Evaluation, EvaluationOptions, evaluate
 from multiverse.training.runs.state_codec import encode

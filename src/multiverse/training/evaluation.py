@@ -18,7 +18,7 @@ from multiverse.core.seeds import evaluation_seed
 from multiverse.core.views import Array
 from multiverse.policies.features import Features, dtype_of
 from multiverse.policies.heads import no_actions
-from multiverse.rollouts.slots import acting_of, by_env, is_single, shown_by, step_slots, sums
+from multiverse.rollouts.episodes import acting_of, by_env, is_single, shown_by, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv
 
 log = logging.getLogger("multiverse")

@@ -21,7 +21,7 @@ from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.core.imports import refuse_in_import, without_folders
 from multiverse.networks import checked_network, network_name
-from multiverse.rollouts.slots import is_single
+from multiverse.rollouts.episodes import is_single
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.changes import HOLD, in_our_names, schedule_jumps, without_schedules
 from multiverse.training.config.train_config import (
