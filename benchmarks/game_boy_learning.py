@@ -38,7 +38,7 @@ from benchmarks.team_learning import FIGURES, found_in, shown
 from multiverse.core.seeds import evaluation_seed
 from multiverse.envs.game_boy import make_quest
 from multiverse.executors.machine import usable_cores
-from multiverse.training.runs.video import VideoFile
+from multiverse.training.recording import VideoFile
 
 QUEST, SCREENS = "multiverse/Quest-v0", "multiverse/QuestScreen-v0"
 EPISODES, LONGEST = 100, 1_500

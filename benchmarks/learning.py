@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.provenance import TREE, provenance, write_results
 from multiverse.executors.machine import usable_cores
-from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 
 EPISODES = 100
 TO_SAVE_S = 20.0

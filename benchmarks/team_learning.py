@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.learning import Runs, answered, parser_for, tallied
 from benchmarks.team_players import assigned
 from multiverse.core.seeds import evaluation_seed
-from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 
 EPISODES, BOX_EPISODES, SEED = 300, 100, 0
 FIGURES = "figures.json"

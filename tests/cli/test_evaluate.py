@@ -12,7 +12,7 @@ import pytest
 import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.seeds import evaluation_seed
-from multiverse.training.run_text import evaluated
+from multiverse.training.progress import evaluation_text
 from tests.cli.training_commands import train
 
 
@@ -212,10 +212,10 @@ def test_of_a_team_that_shares_its_rewards_the_whole_is_told(
 def test_of_meta_episodes_every_episode_is_told() -> None:
     told = {"mean_return": 7.0, "std_return": 1.0, "mean_length": 120.0, "episodes": 20, "mean_return/episode_1": 2.0,
             "mean_return/episode_2": 5.0, "success_rate/episode_1": 0.25, "success_rate/episode_2": 0.75}  # fmt: skip
-    assert evaluated(told) == (
+    assert evaluation_text(told) == (
         "return 7.0 ± 1.0 (episode_1 2.0, episode_2 5.0), success 25 % → 75 %, length 120, over 20 unseen episodes"
     )
     equal = {**told, **{f"mean_return/episode_{k}": 0.0 for k in (1, 2)}}  # which is no team with shared rewards
-    assert "(episode_1 0.0, episode_2 0.0), " in evaluated(equal)
+    assert "(episode_1 0.0, episode_2 0.0), " in evaluation_text(equal)
     many = {**told, **{f"mean_return/episode_{k}": float(k) for k in range(1, 7)}}
-    assert "(6 episodes, from episode_1 1.0 to episode_6 6.0), " in evaluated(many)
+    assert "(6 episodes, from episode_1 1.0 to episode_6 6.0), " in evaluation_text(many)

@@ -80,7 +80,7 @@ def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
         return Short(ShortConfig(), *spaces_and_more, "cpu")
 
     run = mv.train("CartPole-v1", maker, run_dir=tmp_path / "one", env_steps=64, **SMALL)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"the algorithm of this run is .*maker, one of your own"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the algorithm of this run is .*maker, a class of a program"):
         mv.resume(run.path)
     assert mv.resume(run, env_steps=128).summary["env_steps"] == 128  # a run in hand knows what it was given
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
@@ -157,7 +157,7 @@ def test_a_file_that_was_moved_together_with_its_runs_is_found(
         assert command(["resume", "one", "--env-steps", "128"]) == 0
     else:
         mv.resume("one", env_steps=128, progress=False)
-    told = f"there is no {elsewhere}/here/file_of_mine.py: the algorithm is that of file_of_mine.py in this directory"
+    told = f"there is no {elsewhere}/here/file_of_mine.py: the algorithm of file_of_mine.py in this directory is used"
     assert caplog.messages.count(told) == (1 if seeds == 1 else 3), "once for each run, and for all of them"
     run = "one" if seeds == 1 else "one/seed-1"
     assert mv.Run.at(run).summary["env_steps"] == 128
@@ -342,8 +342,8 @@ FIVE = 5
         (f"{__name__}:Bare", "Bare.Config: x must have a default"),
         (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; call it otherwise"),
         (f"{__name__}:NoDataclass", "NoDataclass.Config is 'hello': expected a dataclass"),
-        (f"{__name__}:FewArguments", "FewArguments cannot be made by (config, observation_space"),
-        ("os:system", "system cannot be made by (observation_space"),
+        (f"{__name__}:FewArguments", "FewArguments cannot be created with (config, observation_space"),
+        ("os:system", "system cannot be created with (observation_space"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(
@@ -420,7 +420,7 @@ def mistaken(**wrong: Any) -> type:
         ({"update": None}, "update is None: expected a method"),
         (
             {"state": lambda self: {"x": object()}},
-            "must be something that a checkpoint holds: state.x is a object",
+            "must return what a checkpoint can hold: state.x is a object",
         ),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",

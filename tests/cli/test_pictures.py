@@ -23,8 +23,14 @@ from multiverse.cli.figures import drawn, figure, panels_of
 from multiverse.cli.main import main
 from multiverse.training.config.budget import PARTS
 from multiverse.training.recording import Witness
-from multiverse.training.runs.records import EVALUATED, RunRecord
-from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
+from multiverse.training.runs.records import (
+    EVALUATED,
+    RunRecord,
+    bootstrap_interval,
+    bootstrap_intervals,
+    interquartile_mean,
+    interquartile_means,
+)
 from tests.cli.training_commands import train
 
 ENDED: dict[str, Any] = {
@@ -294,7 +300,7 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
         ("plot a --out a/config.yaml/", "cannot be written"),
         ("compare a", "name a second run, or a directory with several: a has runs of one kind only"),
         ("compare", "compare needs two kinds of runs: name a second run"),
-        ("replay a --episode -1", "episode=-1: 0 or more"),
+        ("replay a --episode -1", "episode=-1: expected 0 or more"),
         ("replay a", "this run has no checkpoint"),
     ],
 )

@@ -12,10 +12,12 @@ from typing import Any
 import gymnasium as gym
 import psutil
 import pytest
+from gymnasium import spaces
 
 import multiverse as mv
 from tests.rollouts.envs import Counted, meta
 from tests.rollouts.test_whole_episodes import EPISODES, POLICIES, TASKS, assert_equal, collected, made, network
+from tests.training.small_runs import SMALL
 
 PLAN = mv.DrawnTasks(8, range(4))
 
@@ -140,3 +142,31 @@ def test_closed_collector_leaves_no_process() -> None:
     side_by_side.close()
     side_by_side.close()
     assert not psutil.wait_procs(processes, timeout=10)[1]
+
+
+def test_policy_of_another_env_is_refused_in_workers(tmp_path: Path) -> None:
+    settings = {**SMALL, "env_steps": 100}
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, **settings)
+    with mv.EpisodeCollector("MountainCar-v0", mv.DerivedSeeds(1), num_envs=2, workers=2) as collector:
+        with pytest.raises(mv.errors.InvalidRequest, match="load a policy that was trained in this env"):
+            collector.collect(mv.load(run), 2)
+        assert collector.collect(
+            mv.RandomPolicy(spaces.Discrete(3)), 2
+        ).rollout.valid.any()  # the collector still works
+
+
+@pytest.mark.parametrize("plan", [mv.DrawnTasks(1, range(3)), mv.EachTask(1, range(3))])
+def test_reset_plan_with_task_numbers_but_no_tasks_is_warned_about(plan: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with mv.EpisodeCollector("CartPole-v1", plan, num_envs=1, workers=1):
+        assert "which was not given" in caplog.text
+    caplog.clear()
+    with mv.make_vec("CartPole-v1", 1, executor="serial", reset_plan=plan):
+        assert f"{type(plan).__name__} names tasks by their numbers in tasks=, which was not given" in caplog.text
+    caplog.clear()
+    with mv.make_vec("CartPole-v1", 1, executor="serial", autoreset="disabled") as envs:
+        mv.EpisodeCollector(envs, plan)
+        assert "which was not given" in caplog.text
+    caplog.clear()
+    with mv.make_vec("CartPole-v1", 1, executor="serial", autoreset="disabled", tasks=[1, 2, 3]) as envs:
+        mv.EpisodeCollector(envs, plan)
+        assert "which was not given" not in caplog.text

@@ -148,14 +148,15 @@ def test_a_resumed_run_asks_nobody_again(tmp_path: Path) -> None:
 
 def test_envs_that_cannot_be_advised_are_named(tmp_path: Path) -> None:
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"CartPole-v1 cannot be advised: it needs advisable\(\) and advise\(\)"
+        mv.errors.InvalidRequest,
+        match=r"CartPole-v1 cannot be advised: it needs the methods advisable\(\) and advise\(\)",
     ):
         train(tmp_path / "run", Saying(), env="CartPole-v1")
 
 
 @pytest.mark.parametrize("every", [{}, {"every_episodes": 0}, {"every_episodes": 3, "every_s": 1.0}])
 def test_how_often_is_said_once(every: dict[str, Any]) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match="one of them, above 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match="expected one of them, above 0"):
         Advice(Saying(), **every)
 
 
@@ -174,7 +175,7 @@ def test_the_first_rule_that_holds_decides(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("rule: []", "expected `rules`, a list"),
-        ("rules: [{when: x, below: 1, start: [a]}]", r"rules\[0\]: there is no start. There are above, below"),
+        ("rules: [{when: x, below: 1, start: [a]}]", r"rules\[0\]: unknown: start. A rule has the keys above, below"),
         ("rules: [{when: x, starts: [a]}]", "expected `when`, `below` or `above`"),
         ("rules: [{when: x, below: 1}]", "and `starts` or `rewards`"),
     ],

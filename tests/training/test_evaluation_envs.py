@@ -16,10 +16,10 @@ from multiverse.core.seeds import evaluation_seed
 from multiverse.rollouts.restoring import saved_states
 from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import Evaluation, evaluate
-from multiverse.training.evaluation_envs import EvaluationEnvs, told_as_evaluations
+from multiverse.training.env_states import EvaluationEnvs, evaluation_log_prefix
+from multiverse.training.evaluation import Evaluation, EvaluationOptions, evaluate
 from multiverse.training.opening import checkpoint_of
-from multiverse.training.runs.migration import migrated_state
+from multiverse.training.runs.checkpoint_format import migrated_state
 from multiverse.vector.single import VectorEnv
 from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Uneven, Wanderer
@@ -99,7 +99,7 @@ def on_one_env(**kwargs: Any) -> Evaluation:
 def test_any_number_of_envs_and_workers_gives_the_same_figures(
     count: int, executor: str, workers: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation_module, "MOST_STEPS", 35)
+    monkeypatch.setattr(evaluation_module, "MAX_STEPS", 35)
     for kwargs in ({}, {"fault": "endless", "seeds": tuple(SEEDS[5:8])}):
         found = figures(make(count, executor, workers, **kwargs))
         assert found == on_one_env(**kwargs)
@@ -108,7 +108,7 @@ def test_any_number_of_envs_and_workers_gives_the_same_figures(
 
 def drawn(envs: VectorEnv, seed: int = 0, deterministic: bool = False) -> Evaluation:
     with envs:
-        found = evaluate(envs, [Draws()], EPISODES, seed, deterministic=deterministic)
+        found = evaluate(envs, [Draws()], EPISODES, seed, EvaluationOptions(deterministic=deterministic))
     assert found is not None
     return found
 
@@ -146,12 +146,12 @@ def test_nobody_pays_for_a_neighbour_that_has_killed_their_worker(
     seeds = (SEEDS[2], SEEDS[7])
     envs, evaluated = of_a_run(count, workers, fault="die", seeds=seeds)
     try:
-        with told_as_evaluations():
+        with evaluation_log_prefix():
             found = evaluated()
             envs.succeeded(found)
         assert found == on_one_env(fault="raise", seeds=seeds) and found.lost == (2, 7)
         assert envs.account()["worker_restarts"] == (2 if count == 1 else 3) and envs.account()["lost_episodes"] == 2
-        assert ("evaluation: played again on one env by itself: a worker was lost" in caplog.text) == (count > 1)
+        assert ("evaluation: repeated on one env: a worker was lost" in caplog.text) == (count > 1)
         assert envs.envs.num_envs == count  # for the next one
     finally:
         envs.close()
@@ -169,7 +169,7 @@ def test_too_many_restarts_are_too_many_on_any_number_of_workers() -> None:
 
 @pytest.mark.fault("G9")
 def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    with told_as_evaluations():
+    with evaluation_log_prefix():
         figures(make(4, "serial", None, fault="raise", seeds=(SEEDS[3],)))
     assert "evaluation env 3 raised ValueError: not with me" in caplog.text
     assert "evaluation: episode 3 (seed " in caplog.text
@@ -179,7 +179,7 @@ def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixtur
 def test_it_stops_at_the_step_it_is_asked_to(count: int) -> None:
     asked = iter([False] * 5 + [True])
     with make(count, "serial", None) as envs:
-        assert evaluate(envs, [Remembers()], EPISODES, 0, lambda: next(asked)) is None
+        assert evaluate(envs, [Remembers()], EPISODES, 0, EvaluationOptions(should_stop=lambda: next(asked))) is None
         assert envs.failures.steps_sent == 5 * count
 
 
@@ -213,7 +213,7 @@ def test_their_states_are_those_of_as_many_envs(tmp_path: Path, caplog: pytest.L
     config = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(config.replace("evaluation_envs: 3", "evaluation_envs: 2"))
     assert mv.resume(run, env=Wanderer, env_steps=300).summary["evaluated_at"] == 300
-    assert "evaluation: they could not be put back as they were, and are built anew: there were 3" in caplog.text
+    assert "evaluation: the envs could not be restored; new ones are built: 3 were saved" in caplog.text
 
 
 def test_the_state_of_the_only_one_as_it_was_saved_before(tmp_path: Path) -> None:

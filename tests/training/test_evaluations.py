@@ -13,13 +13,13 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.seeds import evaluation_seed
+from multiverse.training import env_states
 from multiverse.training import evaluation as evaluation_module
-from multiverse.training import evaluation_envs
 from multiverse.training.config.train_config import TrainConfig
+from multiverse.training.env_states import affordable_episodes
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.evaluation_envs import affordable_episodes
 from multiverse.training.opening import checkpoint_of
-from multiverse.training.run_text import summary_lines
+from multiverse.training.progress import summary_lines
 from multiverse.training.runs.checkpoint import Checkpoints
 from tests.training.envs import Examined, Long, Saveable, Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of
@@ -239,13 +239,13 @@ def test_an_evaluation_env_that_cannot_be_built_is_called_that(tmp_path: Path) -
 
 @pytest.mark.fault("G9")
 def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
-    from multiverse.training.seed_runs import gathered, seed_lines
+    from multiverse.training.seed_runs import collect_results, seed_lines
 
     (tmp_path / "seeds.json").write_text('{"seeds": [1, 2]}')
     for seed, found in ((2, None), (1, {"mean_return": 3.0})):
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps({"finished": True, "evaluation": found}))
-        lines = seed_lines(gathered(tmp_path))
+        lines = seed_lines(collect_results(tmp_path))
         told = "IQM of 1 seed: 3.0" if found else "IQM: no seed"
         assert any("2  " in line and "failed" in line for line in lines) and lines[-1].startswith(told)
 
@@ -328,7 +328,7 @@ def test_of_equally_good_evaluations_the_best_is_the_one_with_more_episodes(
     def evaluated(envs: Any, policies: Any, episodes: int, *more: Any, **named: Any) -> Evaluation:
         return Evaluation((7.0,) * episodes, (50,) * episodes)
 
-    monkeypatch.setattr(evaluation_envs, "evaluate", evaluated)
+    monkeypatch.setattr(env_states, "evaluate", evaluated)
     settings = {**SMALL, "env_steps": 2_000, "evaluation_episodes": 4, "evaluate_every": None}
     run = mv.train(Long, run_dir=tmp_path / "run", **settings)
     assert checkpoint_of(run, "best").manifest["clock"]["env_steps"] == 2_000

@@ -169,7 +169,7 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
     run = mv.train(Forgetful, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
     with caplog.at_level("WARNING", "multiverse"):
         longer = mv.resume(run, env=Forgetful, env_steps=1_000)
-    assert "envs [0, 1, 2, 3] could not be brought back" in caplog.text
+    assert "envs [0, 1, 2, 3] could not be restored" in caplog.text
     assert longer.summary["env_steps"] == 1_000
     assert os.path.exists(run.path / "summary.json")
 
@@ -189,7 +189,7 @@ class Generous:
 def test_an_env_whose_rewards_cannot_be_replayed_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = mv.train(Generous, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
     assert mv.resume(run, env=Generous, env_steps=600).summary["env_steps"] == 600
-    assert "could not be brought back: replayed from its seed, the episode returned other rewards" in caplog.text
+    assert "could not be restored: replayed from its seed, the episode returned other rewards" in caplog.text
 
 
 class Dials(gym.Env):  # type: ignore[type-arg]
@@ -217,7 +217,7 @@ def test_actions_that_are_arrays_are_kept_as_they_were(tmp_path: Path, caplog: p
     whole = mv.train(Dials, run_dir=tmp_path / "whole", **{**SMALL, "env_steps": 1_000})
     half = mv.train(Dials, run_dir=tmp_path / "half", **{**SMALL, "env_steps": 500})
     mv.resume(half, env=Dials, env_steps=1_000)
-    assert "could not be brought back" not in caplog.text and digest(half.path) == digest(whole.path)
+    assert "could not be restored" not in caplog.text and digest(half.path) == digest(whole.path)
 
 
 def test_what_only_an_env_inside_a_wrapper_can_save_is_played_again() -> None:
@@ -252,6 +252,6 @@ def test_envs_that_can_be_saved_are(
         shutil.copytree(first.path, twin)
         mv.resume(twin, env=Saveable, env_steps=1_500)
     assert digest(twins[0]) == digest(twins[1])
-    assert "could not be brought back" not in caplog.text
+    assert "could not be restored" not in caplog.text
     lengths = [line["length"] for line in lines_of(twins[0], "episodes.jsonl")]
     assert set(lengths) == {30}  # episodes that were under way went on

@@ -180,7 +180,7 @@ def test_what_others_keep_inside_a_checkpoint_outlives_it(
     for name in ("best", "step-000000000100"):
         (run / "checkpoints" / name / "note.txt").write_text(name)
     monkeypatch.setattr(
-        "multiverse.training.evaluation_envs.evaluate", lambda *_, **more: Evaluation((1e9,), (1,))
+        "multiverse.training.env_states.evaluate", lambda *_, **more: Evaluation((1e9,), (1,))
     )  # a new best
     for steps in (200, 300, 400, 500):
         mv.resume(run, env_steps=steps)
@@ -235,7 +235,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_named(
 def test_a_run_goes_on_from_its_best(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
-            "multiverse.training.evaluation_envs.evaluate", lambda *_, **more: Evaluation((-1.0,), (1,))
+            "multiverse.training.env_states.evaluate", lambda *_, **more: Evaluation((-1.0,), (1,))
         )  # none better
         mv.resume(long, env_steps=600)
     begun = Begins()
@@ -293,4 +293,4 @@ def test_a_run_that_never_had_a_checkpoint_begins_anew_and_says_so(
         trained(tmp_path / "run", hooks=(Stumbles(),))
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
     assert mv.resume(tmp_path / "run").summary["env_steps"] == 100
-    assert "was ended before its first checkpoint: it begins anew" in caplog.text
+    assert "ended before its first checkpoint: it starts from the beginning" in caplog.text

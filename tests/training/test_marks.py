@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.rollouts.episodes import Collected
 from multiverse.rollouts.rows import Rows
-from multiverse.training import env_marks
+from multiverse.training import env_states
 from multiverse.training.trainer import Trainer
 from tests.training.envs import Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of
@@ -33,7 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def worth(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much of a rollout's time a save may take, for states to be taken at every mark."""
-    monkeypatch.setattr(env_marks, "MOST_OF_A_ROLLOUT", share)
+    monkeypatch.setattr(env_states, "MAX_SHARE_OF_ROLLOUT", share)
 
 
 class Stumbles(mv.Hook):
@@ -179,7 +179,7 @@ def test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on(
     run = mv.train(Wanderer, run_dir=tmp_path / "run", **settings, reply_timeout_s=1.0)
     longer = mv.resume(run, env=Wanderer, env_steps=200)
     assert longer.summary["env_steps"] == 200 and longer.summary["failures"]["worker_restarts"] == 1
-    assert "envs [0, 1] could not be brought back" in caplog.text
+    assert "envs [0, 1] could not be restored" in caplog.text
 
 
 @pytest.mark.fault("G8")
@@ -196,7 +196,7 @@ def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
 
     with pytest.raises(LookupError):
         mv.train(Wanderer, run_dir=tmp_path / "run", hooks=[Stumbles(), Sabotage()], **RUN)
-    assert "an update is under way; if resumed, the run continues from 50 env steps" in caplog.text
+    assert "an update is running; if resumed, the run continues from 50 env steps" in caplog.text
 
 
 def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -110,7 +110,7 @@ def test_it_remembers_from_call_to_call_until_it_is_reset(uninterrupted: Path) -
 def test_what_it_remembers_is_not_lost_because_there_are_other_rows(uninterrupted: Path) -> None:
     policy, rows = mv.load(uninterrupted), np.zeros((6, 4), np.float32)
     policy.act(rows)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"4 rows, .* had 6, .*reset\(\) first"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"4 rows after 6 .*.*reset\(\) first"):
         policy.act(rows[:4])
     policy.act(rows)
     policy.reset()

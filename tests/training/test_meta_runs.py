@@ -140,10 +140,10 @@ def wind_of_two() -> Any:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has none; an env with tasks has sample_tasks"),
+        ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has no tasks; an env with tasks has the methods"),
         ({"episodes_per_task": 2}, "need tasks"),
         ({"tasks": 0}, "tasks=0: expected at least 1"),
-        ({"env": wind_of_two, "tasks": 3}, "is a MetaEpisode already, and a run with tasks makes one of it"),
+        ({"env": wind_of_two, "tasks": 3}, "is already wrapped in MetaEpisode, and a run with tasks adds that wrapper"),
     ],
 )
 def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
 def test_a_policy_that_looks_at_rewards_says_so_once_if_it_is_told_none(uninterrupted: dict[str, Path]) -> None:
     policy, seen = mv.load(uninterrupted["discrete sac, memory"]), np.zeros(2, np.float32)
     policy.act(seen)  # an episode's first: nothing was earned yet
-    with pytest.warns(UserWarning, match="was not told"):
+    with pytest.warns(UserWarning, match="was not passed"):
         policy.act(seen)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -169,7 +169,7 @@ def test_a_run_whose_replay_is_damaged_goes_on_with_an_empty_one_where_that_is_a
     settings = {**EACH[name], **({"env": Pair, "separate": True} if separate else {})}
     again = {"env": Pair} if separate else {}
     run = with_damaged_replay(tmp_path / "run", settings, env_steps=300)
-    with pytest.raises(CheckpointBroken, match=r"none of its . checkpoints is whole.*pass --without-replay"):
+    with pytest.raises(CheckpointBroken, match=r"all of its . checkpoints are damaged.*pass --without-replay"):
         mv.resume(run, env_steps=576, **again)
     latest = checkpoint_of(run)
     with pytest.raises(CheckpointBroken, match=r"other bytes than were written.*pass --without-replay"):

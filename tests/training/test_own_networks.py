@@ -308,9 +308,9 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
     [
         (
             {"whole_episodes": True},
-            "whole_episodes needs a policy that acts in the workers.* network of your own",
+            "whole_episodes needs a policy that acts in the workers.* user-defined network",
         ),
-        ({"asynchronous": True, "executor": "process"}, "asynchronous needs a policy .* network of your own"),
+        ({"asynchronous": True, "executor": "process"}, "asynchronous needs a policy .* user-defined network"),
         ({"filters": 4}, "filters=4: network=Wide replaces the first layers; use one of the two"),
         ({"learner": "numpy"}, "learner='numpy' cannot be used with network=Wide, which needs torch"),
         ({"opponents": 2, "env": SPREAD}, "network=Wide cannot be .it acts in torch, not in workers.: leave opponents"),
@@ -427,7 +427,7 @@ def test_another_network_does_not_fit_the_run(tmp_path: Path) -> None:
             mv.errors.InvalidRequest, match=r"network mlp: the network of this run is .*Wide; expected your"
         ):
             use(run, network="mlp")
-        with pytest.raises(mv.errors.InvalidRequest, match="network: this run was trained without a network of yours"):
+        with pytest.raises(mv.errors.InvalidRequest, match="this run was trained without a user-defined network"):
             use(stock, network=Wide)
     built_in = trained(tmp_path / "mlp", network="mlp").path
     with pytest.raises(

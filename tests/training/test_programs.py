@@ -195,7 +195,7 @@ def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
         mv.errors.InvalidRequest, match=r"inside of this run is one of a program: pass it again, wrappers="
     ):
         mv.resume(run.path, env_steps=600, progress=False)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are in \['.*inside'\]"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are wrapped in \['.*inside'\]"):
         mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
     assert mv.resume(run.path, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
     tried = evaluate(run, episodes=2)  # which knows it
@@ -290,7 +290,7 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
         )  # fmt: skip
     assert f"To resume: mv.resume({str(tmp_path / 'run')!r}, env=mine, algorithm=learner)" in caplog.text
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"Gymnasium's; the algorithm .*: pass them again, env=…, algorithm="
+        mv.errors.InvalidRequest, match=r"in Gymnasium; the algorithm .*: pass them again, env=…, algorithm="
     ):
         mv.resume(tmp_path / "run")
     with pytest.raises(mv.errors.InvalidRequest, match=r"pass it again, env=… \(in a shell: --env FILE\.py:NAME\)$"):

@@ -50,7 +50,7 @@ def test_weights_and_records_are_those_of_the_serial_run(
         trained(tmp_path / "ray", EACH[name], **RAY),
     )
     assert digest(one.path) == digest(other.path)
-    assert ("every step is a round through Ray" in caplog.text) == (name == "steps one by one")
+    assert ("every step is sent through Ray" in caplog.text) == (name == "steps one by one")
     assert lines_of(one.path, "episodes.jsonl") == lines_of(other.path, "episodes.jsonl")
 
 

@@ -20,7 +20,7 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.errors import RunNotWritable
 from multiverse.training.loading import evaluate
-from multiverse.training.runs.video import VideoFile
+from multiverse.training.recording import VideoFile
 from tests.training.small_runs import SMALL
 
 
@@ -94,10 +94,10 @@ def test_grey_pictures_other_places_and_other_speeds(painted: mv.Run, tmp_path: 
 
 
 REFUSED: dict[str, Any] = {
-    "it draws no rgb_array .its render_modes: ansi": partial(Painter, modes="ansi"),
-    "render.. gave <U5": partial(Painter, paints="text"),
-    r"pictures have shape .33, 49, 3., then .40, 60, 3.": partial(Painter, paints="grows"),
-    "it takes no render_mode": lambda: Painter(),
+    "it does not render rgb_array .its render_modes: ansi": partial(Painter, modes="ansi"),
+    "render.. returned <U5": partial(Painter, paints="text"),
+    r"frames have shape .33, 49, 3., then .40, 60, 3.": partial(Painter, paints="grows"),
+    "it has no argument render_mode": lambda: Painter(),
 }
 
 
@@ -123,7 +123,7 @@ class PainterOfTasks(Painter):
 
 def test_runs_with_tasks_are_recorded_or_refused_with_the_same_sentence(tmp_path: Path) -> None:
     run = mv.train(PainterOfTasks, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100, "tasks": 2})
-    with pytest.raises(mv.errors.InvalidRequest, match="cannot be recorded: it takes no render_mode"):
+    with pytest.raises(mv.errors.InvalidRequest, match="cannot be recorded: it has no argument render_mode"):
         mv.record(run, env=lambda: PainterOfTasks())
     assert not list(run.path.rglob("*.mp4"))
     assert mv.record(run, env=PainterOfTasks).frames == 7
@@ -138,7 +138,7 @@ def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(pa
 
 
 def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv.Run, tmp_path: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=r"film.avi: a video is an .mp4; try .*film.mp4"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"film.avi: expected a file .* such as .*film.mp4"):
         mv.record(painted, tmp_path / "film.avi", env=Painter)
     (tmp_path / "file").write_text("")
     with pytest.raises(RunNotWritable, match=r"film.mp4 cannot be written to"):

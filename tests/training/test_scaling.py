@@ -229,11 +229,11 @@ def test_a_line_that_makes_no_sense_is_an_error_that_names_the_file(tmp_path: Pa
 def test_it_does_not_grow_beyond_what_memory_allows(tmp_path: Path) -> None:
     run = train(tmp_path / "run", Measured({8: 100, 4: 90}, memory=(10, 9)))
     assert counts(run) == [(40, 4), (60, 8)]
-    assert "for want of memory" in (run.path / FILE).read_text()
+    assert "too little memory for more" in (run.path / FILE).read_text()
 
 
 def test_where_memory_runs_out_half_of_the_envs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scaling, "LOOKED_EVERY_S", 0.0)
+    monkeypatch.setattr(scaling, "MEMORY_CHECK_S", 0.0)
     run = train(tmp_path / "run", Measured(memory=(100, 9)), env_steps=150)
     assert counts(run) == [(40, 4), (60, 2), (70, 1)], "and it is not tried to grow again"
     last = json.loads((run.path / FILE).read_text().splitlines()[-1])

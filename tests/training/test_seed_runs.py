@@ -21,7 +21,7 @@ from multiverse.cli.curves import curves_of
 from multiverse.cli.main import main
 from multiverse.training import seed_runs, side_by_side
 from multiverse.training.runs.find_runs import find_set
-from multiverse.training.seeds import bootstrap_interval, interquartile_mean
+from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 from tests.training.small_runs import SMALL, digest
 
 FEW = {**SMALL, "env_steps": 200, "progress": False}
@@ -194,7 +194,7 @@ def test_one_that_fails_costs_the_others_nothing(
     out, error = capsys.readouterr()
     assert error.count("\n") == 1 and error.startswith("multiverse resume: seed 1 failed: ")
     assert json.loads(Path("set/seed-0/summary.json").read_text())["env_steps"] == 300
-    assert "seed 0 | Run: seed-0" in out and "The others are done; set can be resumed" in error
+    assert "seed 0 | Run: seed-0" in out and "The others have finished; set can be resumed" in error
     for file in (tmp_path / "set" / "seed-0" / "checkpoints").rglob("manifest.json"):
         file.write_text("{}")
     assert main(["resume", "set", "--env-steps", "400"]) == 2
@@ -245,5 +245,5 @@ def test_why_a_process_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     )
     heard, ended = dict[int, str](), dict[int, str | None]()
     orders = iter(enumerate({"how": how} for how in ("done", "failed", "killed")))
-    side_by_side.side_by_side(orders, 2, "many_ends", heard.__setitem__, ended.__setitem__)
+    side_by_side.run_in_processes(orders, 2, "many_ends", heard.__setitem__, ended.__setitem__)
     assert ended == {0: None, 1: "said", 2: "it was killed by SIGKILL"} and heard[1] == "said"

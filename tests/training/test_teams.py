@@ -137,7 +137,7 @@ def test_agents_with_equal_spaces_share_a_learner_or_have_their_own(tmp_path: Pa
     assert {"agent_0/policy_loss", "agent_2/policy_loss", "mean_return/agent_1"} <= set(metrics)
     episode = lines_of(shared.path, "episodes.jsonl")[0]
     assert episode["return"] == pytest.approx(np.mean(list(episode["returns"].values())))
-    with pytest.raises(InvalidRequest, match="one agent"):
+    with pytest.raises(InvalidRequest, match="has one: leave it out"):
         mv.train("CartPole-v1", separate=True, run_dir=tmp_path / "one", **RUN)
 
 
@@ -471,18 +471,18 @@ def test_a_training_can_be_watched_and_is_the_same(
     ("env", "why"),
     [
         ("multiverse/TMaze-v0", "made with render_mode='human' it raises TypeError"),
-        ("tests.training.team_envs:Unseen", "shows no window; leave render out"),
+        ("tests.training.team_envs:Unseen", "cannot show a window; leave render out"),
     ],
 )
 def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=f"{env} shows no window.*multiverse record") as refused:
+    with pytest.raises(InvalidRequest, match=f"{env} cannot show a window.*multiverse record") as refused:
         mv.train(env, run_dir=tmp_path / "run", render=True, **SMALL, **(AGENTS if env.endswith("Unseen") else {}))
     assert why in str(refused.value) and not (tmp_path / "run").exists()
     with pytest.raises(InvalidRequest, match="render shows one run"):
         mv.train("BoxJump-v0", run_dir=tmp_path / "run", render=True, seeds=2, **SMALL)
 
 
-@pytest.mark.parametrize(("steps", "told"), [(8, "2 of 2 episodes were not over after steps_per_env=8"), (11, "")])
+@pytest.mark.parametrize(("steps", "told"), [(8, "2 of 2 episodes had not ended after steps_per_env=8"), (11, "")])
 def test_episodes_that_a_rollout_is_too_short_for_are_told(
     steps: int, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,8 +25,8 @@ from multiverse.algorithms.ppo import PPO
 from multiverse.core.errors import CheckpointBroken, EvaluationFailed
 from multiverse.core.seeds import episode_seed, evaluation_seed
 from multiverse.rollouts.episodes import Collected
+from multiverse.training import env_states
 from multiverse.training import evaluation as evaluation_module
-from multiverse.training import evaluation_envs
 from multiverse.training import trainer as trainer_module
 from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
@@ -224,7 +224,7 @@ def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
 
 def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
-    monkeypatch.setattr(evaluation_envs, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
+    monkeypatch.setattr(env_states, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
     assert run.summary["best_return"] == 50.0
     assert checkpoint_of(run, "best").manifest["env_steps"] == 200 and checkpoint_of(run).manifest["env_steps"] == 500
@@ -274,7 +274,7 @@ def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(trainer_module.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(Session, "collect", collected)
     slow(PPO, "update", 64.0)
-    slow(evaluation_envs, "evaluate", 1024.0)
+    slow(env_states, "evaluate", 1024.0)
     saves = slow(trainer_module.Checkpoints, "save", 4096.0)
     summary = trained(tmp_path / "run", (Dawdles(),), env_steps=300, evaluate_every=200).summary
     parts = {part: summary[f"{part}_s"] for part in PARTS}
@@ -330,7 +330,7 @@ def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
         with caplog.at_level("WARNING", "multiverse"):
             mv.resume(run.path / checkpoint, env_steps=env_steps + 100)
         assert ("multiplied" in caplog.text) is told, "it is about what has made the checkpoint that it goes on from"
-    assert f"by openblas 0.3.31 \\x1bAbacus, here they are by {here}: it goes on, but not bit for bit" in caplog.text
+    assert f"by openblas 0.3.31 \\x1bAbacus, and here by {here}: the run continues, but not bit-exactly" in caplog.text
 
 
 @pytest.mark.fault("D6")
@@ -567,7 +567,7 @@ def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch:
     def interrupted(*_: Any, **more: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(evaluation_envs, "evaluate", interrupted)
+    monkeypatch.setattr(env_states, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "summary.json").read_text())["finished"]
@@ -597,9 +597,9 @@ def test_an_env_that_never_ends_an_episode_is_cut(
         def step(self, action: Any) -> Any:
             return self.observation_space.sample(), 1.0, False, False, {}
 
-    monkeypatch.setattr(evaluation_module, "MOST_STEPS", 50)
+    monkeypatch.setattr(evaluation_module, "MAX_STEPS", 50)
     run = mv.train(lambda: Endless(gym.make("CartPole-v1")), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
-    assert run.summary["evaluation"]["mean_length"] == 50 and "never end one" in caplog.text
+    assert run.summary["evaluation"]["mean_length"] == 50 and "never ends one" in caplog.text
 
 
 @pytest.mark.fault("G9")

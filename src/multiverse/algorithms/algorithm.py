@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -271,6 +272,11 @@ class Learner(Capabilities):
 
     def change(self, **settings: Any) -> None:
         """Change settings from now on: `learning_rate`, `entropy_coef`, all that do not change the networks."""
+        known = [setting.name for setting in fields(self.config)]
+        if unknown := [name for name in settings if name not in known]:
+            nearest = difflib.get_close_matches(unknown[0], known, 1)
+            hint = f" Did you mean {nearest[0]}?" if nearest else f" Its settings are {', '.join(known)}"
+            raise InvalidRequest(f"{unknown[0]}: {type(self).__name__} has no such setting.{hint}")
         if wrong := sorted(self.fixed.intersection(settings)):
             raise InvalidRequest(f"{', '.join(wrong)} cannot change during a run")
         self.config = replace(self.config, **settings)

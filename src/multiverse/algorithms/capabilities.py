@@ -91,10 +91,10 @@ class Capabilities:
             return f"asynchronous: {name} {why}: leave it out, or use {able}"
         if run.auto_num_envs and not cls.auto_num_envs:
             able = algorithms_that(lambda kind: kind.auto_num_envs)
-            return (
-                f"num_envs='auto': {name} keeps data of each env (as a replay buffer does), so that its number of envs "
-                f"cannot change: give a number, or use {able}"
-            )
+            why = "keeps data of each env (as a replay buffer does), so that its number of envs cannot change"
+            if not cls.from_replay and not hasattr(getattr(cls, "kind", cls), "set_slots"):
+                why = "has no method set_slots(slots), which is called before the number of envs changes"
+            return f"num_envs='auto': {name} {why}: give a number, or use {able}"
         if run.network and not cls.takes_network():
             able = algorithms_that(lambda kind: kind.takes_network())
             why = "" if name in ALGORITHMS else ", because its constructor has no argument `network`"
@@ -195,6 +195,8 @@ def capabilities_of(kind: Any) -> type[Capabilities]:
         "keeps_masks": hasattr(kind, "keep_masks"),
     }
     declared |= {name: getattr(kind, name) for name in FLAGS if hasattr(kind, name)}
+    if not is_function and not hasattr(kind, "set_slots"):  # also where the class declares it
+        declared["auto_num_envs"] = False
     methods = {name: getattr(kind, name) for name in ANSWERS if hasattr(kind, name)} | {"kind": kind}
     static = {name: staticmethod(value) for name, value in methods.items()}
     return type(_name_of(kind), (_UserCapabilities,), {**declared, **static})

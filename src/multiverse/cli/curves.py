@@ -16,8 +16,16 @@ from multiverse.core.imports import without_folders
 from multiverse.core.names import nearest
 from multiverse.core.views import Array
 from multiverse.training.config.budget import PARTS
-from multiverse.training.runs.records import EVALUATED, Points, RunRecord, records_at
-from multiverse.training.seeds import bootstrap_interval, bootstrap_intervals, interquartile_mean, interquartile_means
+from multiverse.training.runs.records import (
+    EVALUATED,
+    Points,
+    RunRecord,
+    bootstrap_interval,
+    bootstrap_intervals,
+    interquartile_mean,
+    interquartile_means,
+    records_at,
+)
 
 POINTS = 200
 """Number of points of a band; of a line twice as many at most, since more cannot be told apart."""

@@ -35,14 +35,8 @@ from multiverse.core.imports import without_folders
 from multiverse.executors import machine
 from multiverse.training import events
 from multiverse.training.config.budget import PARTS
-from multiverse.training.progress import (
-    NO_EPISODE,
-    InterruptWarning,
-    LinePrinter,
-    ProgressLines,
-    ResumeCommand,
-    run_with_sinks,
-)
+from multiverse.training.events import ResumeCommand, run_with_sinks
+from multiverse.training.progress import NO_EPISODE, InterruptWarning, LinePrinter, ProgressLines
 from multiverse.training.runs.files import for_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from multiverse.cli.figures import Panel, drawn, figure
 from multiverse.core.errors import in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.core.plain_files import read_plain
-from multiverse.training.run_text import failure_counts, in_time
+from multiverse.training.progress import duration_text, failure_counts
 from multiverse.training.runs.records import EVALUATED, RunRecord
 
 LARGEST_VIDEO = 2**25  # bytes; a browser opens such a page quickly
@@ -82,7 +82,7 @@ def state_of(run: RunRecord) -> str:
     how = "finished" if run.summary.get("finished") else "interrupted"
     how = f"stopped ({run.summary['stopped']})" if run.summary.get("stopped") else how
     how = f"failed: {run.summary['error']}" if run.summary.get("error") else how
-    return f"{how} in {in_time(took)}" if isinstance(took, int | float) else how
+    return f"{how} in {duration_text(took)}" if isinstance(took, int | float) else how
 
 
 def _pictures(curves: Sequence[Curve], panels: Sequence[Panel]) -> str:

@@ -25,14 +25,14 @@ from multiverse.core.imports import with_folders, without_folders
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.events import run_with_sinks
 from multiverse.training.hooks import Hook
-from multiverse.training.progress import run_with_sinks
 from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
 from multiverse.training.runs.find_runs import CONFIG, ORIGIN, is_run, refuse_link
 from multiverse.training.runs.origin import redacted
 from multiverse.training.runs.run_directory import read_object
-from multiverse.training.seed_runs import finished, ordered, write_config
-from multiverse.training.side_by_side import in_child, share_of_cores, side_by_side
+from multiverse.training.seed_runs import finished, run_order, write_config
+from multiverse.training.side_by_side import in_child, run_in_processes, share_of_cores
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -148,7 +148,7 @@ class Search:
                 self._refuse_hopeless()
 
             orders = self._orders(shared, trials, ended)
-            side_by_side(orders, at_once, __name__, lambda number, line: None, ended)
+            run_in_processes(orders, at_once, __name__, lambda number, line: None, ended)
         finally:
             lock.release()
 
@@ -292,6 +292,6 @@ def child(order: Mapping[str, Any]) -> int:
 
     def run() -> None:
         pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])
-        run_with_sinks(functools.partial(ordered, order, hooks=[pruning]), sinks=[])
+        run_with_sinks(functools.partial(run_order, order, hooks=[pruning]), sinks=[])
 
     return in_child(run)

@@ -12,9 +12,10 @@ from typing import Any
 from multiverse.cli.display import JsonLines, json_line, refuse_both
 from multiverse.cli.main import one_line
 from multiverse.core.errors import MultiverseError
-from multiverse.training.progress import LinePrinter, ResumeCommand, ShortLines, run_with_sinks
+from multiverse.training.events import ResumeCommand, run_with_sinks
+from multiverse.training.progress import LinePrinter, ShortLines
 from multiverse.training.run import Run
-from multiverse.training.seed_runs import SeedSet, in_lines, ordered, read_set, run_set, seed_lines
+from multiverse.training.seed_runs import SeedSet, read_set, run_order, run_set, seed_lines, with_seeds
 from multiverse.training.side_by_side import in_child
 
 
@@ -26,10 +27,10 @@ def run_and_tell(several: SeedSet, voice: LinePrinter, quiet: bool = False, as_j
     loud, voice = voice, LinePrinter(io.StringIO()) if quiet else voice
 
     def one(order: dict[str, Any]) -> Run:
-        return run_with_sinks(functools.partial(ordered, order), [ShortLines(voice)])
+        return run_with_sinks(functools.partial(run_order, order), [ShortLines(voice)])
 
     try:
-        found = run_set(several, in_lines(voice.say), one, "multiverse.training.seed_runs")
+        found = run_set(several, with_seeds(voice.say), one, "multiverse.training.seed_runs")
     except (KeyboardInterrupt, SystemExit):
         again = "".join(f" --{name} {shlex.quote(one)}" for name, one in several.names.items())
         voice.say(f"Interrupted. To resume all of them: {ResumeCommand(arguments=again).of(several.path)}")
@@ -50,7 +51,7 @@ def _run_and_tell_in_json(several: SeedSet, voice: LinePrinter) -> None:
             print(f"seed {seed} | {line}", file=sys.stderr)
 
     def one(order: dict[str, Any]) -> Run:
-        return run_with_sinks(functools.partial(ordered, order), [JsonLines(voice, seed=order["seed"])])
+        return run_with_sinks(functools.partial(run_order, order), [JsonLines(voice, seed=order["seed"])])
 
     def end(event: str, **told: Any) -> None:
         voice.say(json_line({"event": event, "run": str(several.path), **told}))
@@ -69,4 +70,4 @@ def _run_and_tell_in_json(several: SeedSet, voice: LinePrinter) -> None:
 def child(order: Mapping[str, Any]) -> int:
     """Run one seed in a process of its own, and print its events."""
     lines = JsonLines(LinePrinter(), seed=order["seed"])
-    return in_child(lambda: run_with_sinks(functools.partial(ordered, order), [lines]))
+    return in_child(lambda: run_with_sinks(functools.partial(run_order, order), [lines]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,6 +12,8 @@ import numpy as np
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.plan import whole_number
 from multiverse.core.seeds import checked_run_seed, episode_seed, evaluation_seed
+
+log = logging.getLogger("multiverse")
 
 _DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
 
@@ -85,6 +88,16 @@ class EachTask:
     def __call__(self, attempt: int, number: int) -> ResetRequest:
         seed = evaluation_seed(self.seed, number + (attempt << 32))
         return ResetRequest(seed=seed, task=self.tasks[number % len(self.tasks)])
+
+
+def warn_of_missing_tasks(plan: Any) -> None:
+    """Warn of a reset plan that names tasks by their numbers in a list, for envs without such a list."""
+    if isinstance(plan, DrawnTasks | EachTask):
+        log.warning(
+            "%s names tasks by their numbers in tasks=, which was not given: an env gets the number as its task. Pass "
+            "the list of tasks, tasks=[…]",
+            type(plan).__name__,
+        )
 
 
 def checked_task(task: Any, count: int) -> int:

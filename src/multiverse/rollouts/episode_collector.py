@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol, Self, TypedDict, Unpack
 
 import gymnasium
@@ -23,7 +23,7 @@ from multiverse.core.failures import FailureOptions, OnBadValue, OnFailure
 from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Timeouts, whole_number
 from multiverse.core.policy import Policy
-from multiverse.core.reset_plan import ResetPlan, ResetRequest
+from multiverse.core.reset_plan import ResetPlan, ResetRequest, warn_of_missing_tasks
 from multiverse.core.views import Array
 from multiverse.executors.machine import usable_cores
 from multiverse.executors.startup import ranges
@@ -55,6 +55,12 @@ class EpisodeStrategy(Protocol):
     num_envs: int
     needs_reset: bool
     """Whether `envs` must be reset before the next call of `play`."""
+    has_tasks: bool
+    """Whether the envs know tasks by their numbers."""
+
+    @property
+    def observation_space(self) -> spaces.Space[Any]:
+        """Observation space of one env."""
 
     def play(self, request: EpisodeRequest) -> WholeEpisodes:
         """Play these episodes."""
@@ -106,6 +112,8 @@ class EpisodeCollector:
             self._strategy = _InVectorEnv(envs)
         else:
             self._strategy = _InWorkers(envs, num_envs, workers, env_options)
+        if not self._strategy.has_tasks:
+            warn_of_missing_tasks(reset_plan)
         self._plan, self._action = reset_plan, action
         self.collected = 0
         """Number of episodes so far, which is the number of the next one."""
@@ -119,11 +127,11 @@ class EpisodeCollector:
         if whole_number("episodes", episodes) < 1:
             raise InvalidRequest(f"episodes={episodes}: expected at least 1")
         strategy, envs = self._strategy, self._strategy.envs
-        policy_space, env_space = getattr(policy, "observation_space", None), envs.single_observation_space
-        if policy_space is not None and isinstance(strategy, _InVectorEnv) and not alike(policy_space, env_space):
+        policy_space = getattr(policy, "observation_space", None)
+        if policy_space is not None and not alike(policy_space, strategy.observation_space):
             raise InvalidRequest(
-                f"{policy!r} takes observations of {policy_space}, and these envs return {env_space}: load a policy "
-                "that was trained in this env"
+                f"{policy!r} takes observations of {policy_space}, and these envs return "
+                f"{strategy.observation_space}: load a policy that was trained in this env"
             )
         numbers = range(self.collected, self.collected + episodes)
         request = EpisodeRequest(acting_policy(policy), self._plan, numbers, explore, self._action)
@@ -172,6 +180,8 @@ class _InVectorEnv:
                 "make_vec(…, autoreset='disabled')"
             )
         self.envs, self.num_envs = envs, envs.num_envs
+        self.has_tasks = not isinstance(envs, VectorEnv) or envs.known_tasks is not None
+        self.observation_space = envs.single_observation_space
 
     def play(self, request: EpisodeRequest) -> WholeEpisodes:
         return play_episodes(self.envs, request)
@@ -206,7 +216,12 @@ class _InWorkers:
             on_failure=replace(failures, on_bad_value="raise"),  # of what the workers return; envs have `failures`
             timeouts=timeouts,
         )
-        self.num_envs, self._calls = len(each), 0
+        self.num_envs, self._calls, self.has_tasks = len(each), 0, inner["tasks"] is not None
+
+    @cached_property
+    def observation_space(self) -> spaces.Space[Any]:
+        space: spaces.Space[Any] = self.envs.call("space", env_ids=[0])[0]
+        return space
 
     def play(self, request: EpisodeRequest) -> WholeEpisodes:
         """Play these episodes. A worker that is lost costs all episodes of its share, which are replaced by others;
@@ -278,6 +293,10 @@ class _Player(gymnasium.Env[Array, Array]):
             episodes = play_episodes(self._envs, request._replace(plan=mine, numbers=range(len(mine.numbers))))
             self._latest = (call, mine.lost), episodes
         return self._latest[1]
+
+    def space(self) -> spaces.Space[Any]:
+        """Observation space of the envs that this worker holds."""
+        return self._envs.single_observation_space
 
     def close(self) -> None:
         self._envs.close()

@@ -13,8 +13,7 @@ import numpy as np
 from multiverse.core.failures import RESTARTED
 from multiverse.core.layout import FieldName
 from multiverse.core.views import Array
-from multiverse.rollouts.episodes import Taken
-from multiverse.rollouts.slots import by_env, step_slots, sums
+from multiverse.rollouts.episodes import Taken, by_env, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 

@@ -1,38 +1,39 @@
-"""Events of a run and the sinks that receive them.
+"""Events of a run, the sinks that receive them, and `run_with_sinks`, which runs a training with sinks.
 
-The trainer reports what happens as events, in the order in which it happens. Sinks turn them into something: the run's
-files (`runs/metric_sinks.py`, registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display and
-JSON lines (`cli/display.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names
-that `metrics.jsonl` has. For control of a run, such as stopping it, there are hooks (`hooks.py`).
+The trainer reports what happens as events, in the order in which it happens. Sinks write or show them: the run's files
+(`runs/metric_sinks.py`, registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display and JSON
+lines (`cli/display.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names that
+`metrics.jsonl` has. To control a run, for example to stop it, use hooks (`hooks.py`).
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from multiverse.core.errors import InvalidRequest
-from multiverse.training.config.budget import PARTS, Clock
+from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied
+from multiverse.core.failures import HOW_TO_GO_ON
+from multiverse.executors.launch.output import hold_standard_descriptors
+from multiverse.training.config.budget import Clock
+from multiverse.training.runs.checkpoint import saved_steps
+from multiverse.training.runs.find_runs import CHECKPOINTS
 
 if TYPE_CHECKING:
     from multiverse.core.plan import Plan
     from multiverse.rollouts.episodes import Episode, RecentEpisodes
     from multiverse.training.config.train_config import TrainConfig
+    from multiverse.training.run import Run
     from multiverse.training.scaling import Decision
     from multiverse.training.session import Session
 
 log = logging.getLogger("multiverse")
 
 Metrics = Mapping[str, float | int | str]
-
-LONG_ROLLOUT, ENV_STEPS_OF_SHORT_ROLLOUTS = 8, 1_000
-"""By default a rollout of this many steps has metrics of its own; shorter ones share them over this many env steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class RunStatus:
 
     @property
     def plan(self) -> Plan:
-        """Where the envs run now."""
+        """Present plan of the envs."""
         return self._session.envs.plan
 
     @property
@@ -170,74 +171,6 @@ Event = (
 )  # fmt: skip
 
 
-RUNS_OWN = frozenset({"env_steps", "episodes", "updates", "seconds", "env_steps_per_s", "mean_return", "mean_length",
-                      "num_envs", *(f"{part}_share" for part in PARTS)})  # fmt: skip
-"""Metrics that the run itself logs."""
-
-
-def _check_metric(name: Any, value: Any) -> None:
-    if not isinstance(name, str) or not name:
-        raise InvalidRequest(f"update() returned a metric named {name!r}: expected a name as text")
-    if name in RUNS_OWN or name.startswith(("evaluation_", "mean_return/")):
-        raise InvalidRequest(f"update() returned a metric {name!r}, which the run itself logs: choose another name")
-    if not isinstance(value, int | float | np.number | np.bool_) and not hasattr(value, "item"):
-        raise InvalidRequest(f"update() returned {value!r:.60} as the metric {name!r}: expected a number")
-
-
-class NextMetrics:
-    """The metrics that are logged next: of the updates since the last time."""
-
-    def __init__(self) -> None:
-        self.since = Clock()  # as it was the last time
-        self._sums: dict[str, list[Any]] = {}  # by metric: the sum over these updates, and their number
-
-    def leave_out_time_before(self, clock: Clock) -> None:
-        """Measure speed from here on, over the env steps since the last time."""
-        self.since = replace(clock, env_steps=self.since.env_steps)
-
-    def are_due(self, clock: Clock, every: int | None, rollout_steps: int) -> bool:
-        """Whether `every` so many env steps have passed; None: one line for each rollout, or for several short ones."""
-        if every is None:
-            every = 1 if rollout_steps >= LONG_ROLLOUT else ENV_STEPS_OF_SHORT_ROLLOUTS
-        return clock.env_steps // every > self.since.env_steps // every
-
-    def add(self, metrics: Mapping[str, Any]) -> None:
-        """Those of one more update; refused where a line could not hold them beside the run's own."""
-        for name, value in metrics.items():
-            if name not in self._sums:
-                _check_metric(name, value)
-            before, count = self._sums.get(name, (0.0, 0))
-            summed = count and isinstance(value, int | float | np.number) and not isinstance(before, str)
-            self._sums[name] = [before + value, count + 1] if summed else [value, 1]
-
-    def take(self, clock: Clock, recent: RecentEpisodes, more: Mapping[str, Any]) -> dict[str, Any]:
-        """Counts, speed and shares of the time, then `more`, then the mean of each metric; and start anew."""
-        before, self.since = self.since, replace(clock)
-        took_s = clock.seconds - before.seconds
-        metrics: dict[str, Any] = {
-            "episodes": clock.episodes,
-            "updates": clock.updates,
-            "seconds": round(clock.seconds, 3),
-            "env_steps_per_s": (clock.env_steps - before.env_steps) / took_s if took_s else 0.0,
-            "mean_return": recent.mean_return,
-            "mean_length": recent.mean_length,
-            **{f"mean_return/{agent}": value for agent, value in recent.by_agent.items()},
-            **{f"{part}_share": share for part, share in clock.shares_since(before).items()},
-            **more,
-        }
-        means = {name: value if count == 1 else value / count for name, (value, count) in self._sums.items()}
-        self._sums.clear()
-        return metrics | {name: value for name, value in means.items() if name not in metrics}
-
-    def state(self) -> dict[str, Any]:
-        return {"since": self.since.env_steps, **self._sums}
-
-    def load(self, state: Mapping[str, Any], clock: Clock) -> None:
-        sums = {"since": clock.env_steps, **state}
-        self.since = replace(clock, env_steps=int(sums.pop("since")))
-        self._sums = {name: [value, int(count)] for name, (value, count) in sums.items()}
-
-
 # -- sinks -------------------------------------------------------------------------------------------------------
 class Sink(Protocol):
     """Receives events. Either method may raise: the sink is then disabled, and the run continues."""
@@ -300,3 +233,54 @@ class Sinks(Sink):
                 with suppress(Exception):  # it was reported when it failed
                     sink.close()
         self._sinks.clear()
+
+
+# -- a run with sinks --------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Command that resumes a run: `mv.resume` or a shell command, and `arguments` that must be given again."""
+
+    in_python: bool = False
+    arguments: str = ""
+
+    def of(self, path: Path) -> str:
+        if self.in_python:
+            return f"mv.resume({str(path)!r}{self.arguments})"
+        return f"multiverse resume {shlex.quote(str(path))}{self.arguments}"
+
+
+def run_with_sinks(begin: Callable[..., Run], sinks: Sequence[Sink], resume: ResumeCommand | None = None) -> Run:
+    """Run a training, `begin(sinks=…)`, whose events these sinks receive; then close them.
+
+    An interrupt or an error is reported to them after the run's envs are closed, and raised again.
+    """
+    hold_standard_descriptors()
+    together, resume = Sinks(sinks), resume or ResumeCommand()
+    try:
+        run = begin(sinks=together)
+    except (KeyboardInterrupt, SystemExit):
+        path, env_steps = together.position
+        saved, command = (None, "") if path is None else (saved_steps(path / CHECKPOINTS), resume.of(path))
+        together.handle(RunInterrupted(path=path, env_steps=env_steps, saved_env_steps=saved, resume_command=command))
+        raise
+    except Exception as error:
+        path, env_steps = together.position
+        named = _with_resume_command(error, path, resume)
+        together.handle(RunFailed(path=path, env_steps=env_steps, error=named))
+        if named is error:
+            raise
+        raise named.with_traceback(error.__traceback__) from error.__cause__
+    else:
+        together.handle(RunEnded(path=run.path, summary=run.summary))
+        return run
+    finally:
+        together.close()
+
+
+def _with_resume_command(error: Exception, path: Path | None, resume: ResumeCommand) -> Exception:
+    """The error with the command that resumes this run in its hint, if the hint mentions resuming."""
+    if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
+        return error
+    if path is None or HOW_TO_GO_ON not in error.hint:
+        return error
+    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run can be resumed with `{resume.of(path)}`"))

@@ -1,4 +1,4 @@
-"""What learns in a run: what makes its algorithm, and an algorithm for each group of agents, handled as one."""
+"""Learners of a run: the maker of its algorithm, and one algorithm for each group of agents, handled as one."""
 
 from __future__ import annotations
 
@@ -36,21 +36,24 @@ from multiverse.training.runs.state_codec import encode
 log = logging.getLogger("multiverse")
 
 MakeAlgorithm = Callable[..., Algorithm]
-"""(observation space, action space, slots, seed) → an algorithm; with a `Config`, (config, …, device) → one. Where the
-slots are those of several agents in each env, and it takes `agents`, their number is passed too, and likewise
-`state_space`, where its settings say `critic="state"`."""
+"""(observation space, action space, slots, seed) → an algorithm; if it has a `Config`: (config, …, device) → algorithm.
+The number of agents in each env is passed as `agents` if it takes that, and likewise `state_space`, if its settings
+have `critic="state"`."""
 ONE, SEVERAL = ("algorithm", "policy"), ("algorithms", "policies")
-"""What a checkpoint calls what was learned and what acts: of a single agent, and by group of several."""
+"""Keys of a checkpoint for learned state and policies: of a single agent, and by group of several."""
 
 
-# -- what makes one -----------------------------------------------------------------------------------------------
-ASKED = "features", "steps_per_env", "action", "policy", "update", "change", "weights", "load_weights", "state", "load"
-"""Of every algorithm, by the trainer."""
+# -- the maker of an algorithm -------------------------------------------------------------------------------------
+INTERFACE = (
+    "features", "steps_per_env", "action", "policy", "update", "change", "weights", "load_weights", "state", "load",
+)  # fmt: skip
+"""Attributes of an algorithm that the trainer uses."""
+POLICY_INTERFACE = "noise", "first_memory", "act", "for_env", "portable"
 
 
 @dataclass(frozen=True)
 class AlgorithmMaker:
-    """Makes the algorithm of a run for each group of agents, once the spaces of its env are known."""
+    """Makes the algorithm of a run for each group of agents, when the spaces of its env are known."""
 
     kind: Any  # class of the algorithm, or the function that makes it
     config: TrainConfig
@@ -59,40 +62,40 @@ class AlgorithmMaker:
     scales_bytes: bool
 
     def __call__(self, group: Group, num_envs: int, seed: int, state_space: Any = None) -> Algorithm:
-        """The algorithm of this group, for so many envs; an own one that lacks what is asked of every one is refused.
-        `state_space`: of the envs as a whole."""
+        """Return the algorithm of this group for this number of envs; refuse a user-defined one that does not implement
+        the interface. `state_space`: space of the env's `state()`."""
         with byte_scaling(self.scales_bytes):
-            made: Algorithm = self._made(group, num_envs * len(group.agents), seed, state_space)
+            algorithm: Algorithm = self._make(group, num_envs * len(group.agents), seed, state_space)
             if self.config.algorithm not in ALGORITHMS:
-                _refuse_odd(made)
-        return made
+                _check_interface(algorithm)
+        return algorithm
 
-    def _made(self, group: Group, slots: int, seed: int, state_space: Any) -> Any:
+    def _make(self, group: Group, slots: int, seed: int, state_space: Any) -> Any:
         kind, agents, observed, acted = self.kind, len(group.agents), group.observation_space, group.action_space
         if 0 in (getattr(acted, "shape", None) or ()):
             raise InvalidRequest(f"there is nothing to choose in the action space {acted}: its shape has a 0")
-        told = {"agents": agents if agents > 1 else None, "state_space": state_space, "network": self.network}
-        team = {name: one for name, one in told.items() if one is not None and takes_argument(kind, name)}
+        optional = {"agents": agents if agents > 1 else None, "state_space": state_space, "network": self.network}
+        more = {name: value for name, value in optional.items() if value is not None and takes_argument(kind, name)}
         if getattr(kind, "Config", None) is None:
-            _refuse_other_signature(kind, "observation_space, action_space, slots, seed")
-            return kind(observed, acted, slots, seed, **team)
-        _refuse_other_signature(kind, "config, observation_space, action_space, slots, seed, device")
-        looks = self.config.device == "auto" and Features(observed, acted).images
-        where = "cuda" if looks and torch_for("learning from images").cuda.is_available() else self.device
-        return kind(self.config.settings, observed, acted, slots, seed, where, **team)
+            _check_signature(kind, "observation_space, action_space, slots, seed")
+            return kind(observed, acted, slots, seed, **more)
+        _check_signature(kind, "config, observation_space, action_space, slots, seed, device")
+        prefers_gpu = self.config.device == "auto" and Features(observed, acted).images
+        device = "cuda" if prefers_gpu and torch_for("learning from images").cuda.is_available() else self.device
+        return kind(self.config.settings, observed, acted, slots, seed, device, **more)
 
 
 def algorithm_maker(
     config: TrainConfig, own: MakeAlgorithm | None = None, scale_bytes: bool = True, network: Any = None
 ) -> AlgorithmMaker:
-    """What makes the algorithm of this config; `own` and `network` if the caller brings them. `scale_bytes`: False if
-    its weights were learned from unscaled bytes."""
+    """Return the maker of this config's algorithm. `own`, `network`: objects that the caller brings. `scale_bytes`:
+    False if its weights were learned from unscaled bytes."""
     device, kind = checked_device(config.device), algorithm_class(config.algorithm) if own is None else own
     return AlgorithmMaker(kind, config, device, _own_network(config, kind, network), scale_bytes)
 
 
 def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | None:
-    """The network of this config, or the class that the caller brings for it."""
+    """The user-defined network of this config, or the class that the caller brings for it."""
     if config.network is None:
         return None
     name = config.network.rpartition(":")[2].strip("<>")
@@ -107,55 +110,55 @@ def _own_network(config: TrainConfig, kind: Any, network: Any) -> OwnNetwork | N
     return name, functools.partial(made_by, **config.network_kwargs)
 
 
-def _refuse_odd(made: Any) -> None:
-    """Mistakes in an algorithm of the user that would show later, and as something else."""
-    name = type(made).__name__
-    if missing := [method for method in ASKED if not hasattr(made, method)]:
+def _check_interface(algorithm: Any) -> None:
+    """Refuse mistakes in a user-defined algorithm that would otherwise show later, as errors of something else."""
+    name = type(algorithm).__name__
+    if missing := [attribute for attribute in INTERFACE if not hasattr(algorithm, attribute)]:
         raise InvalidRequest(
             f"{name} does not implement the interface of algorithms: it has no {', '.join(missing)} (see 'An algorithm "
             "of your own' in docs/training.md)"
         )
     for method, takes in (("update", "rollouts, progress"), ("load_weights", "weights"), ("load", "state")):
-        if not callable(getattr(made, method)):
-            raise InvalidRequest(f"{name}.{method} is {getattr(made, method)!r}: expected a method")
-        _refuse_other_signature(getattr(made, method), takes, f"{name}.{method} cannot be called with")
-    if not isinstance(made.steps_per_env, int) or made.steps_per_env < 1:
-        raise InvalidRequest(f"{name}.steps_per_env is {made.steps_per_env!r}: expected a whole number from 1")
+        if not callable(getattr(algorithm, method)):
+            raise InvalidRequest(f"{name}.{method} is {getattr(algorithm, method)!r}: expected a method")
+        _check_signature(getattr(algorithm, method), takes, f"{name}.{method} cannot be called with")
+    if not isinstance(algorithm.steps_per_env, int) or algorithm.steps_per_env < 1:
+        raise InvalidRequest(f"{name}.steps_per_env is {algorithm.steps_per_env!r}: expected a whole number from 1")
     try:
-        shape, dtype = made.action
+        shape, dtype = algorithm.action
         np.zeros(shape, dtype)
     except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{name}.action is {made.action!r}: expected (shape, dtype) of one action") from error
-    policy = made.policy()
-    if missing := [
-        part for part in ("noise", "first_memory", "act", "for_env", "portable") if not hasattr(policy, part)
-    ]:
+        raise InvalidRequest(f"{name}.action is {algorithm.action!r}: expected (shape, dtype) of one action") from error
+    policy = algorithm.policy()
+    if missing := [attribute for attribute in POLICY_INTERFACE if not hasattr(policy, attribute)]:
         raise InvalidRequest(f"{name}.policy() is {type(policy).__name__}: it has no {', '.join(missing)}")
     memory, noise = policy.first_memory(3), policy.noise(np.random.default_rng(0), 2, 3)
-    if not isinstance(memory, dict) or any(np.shape(kept)[:1] != (3,) for kept in memory.values()):
+    if not isinstance(memory, dict) or any(np.shape(array)[:1] != (3,) for array in memory.values()):
         raise InvalidRequest(f"{name}: first_memory(rows) is {memory!r}: expected a dict of arrays [rows, …], or {{}}")
     if np.shape(noise)[:2] != (2, 3):
         raise InvalidRequest(f"{name}: noise(rng, steps, rows) has shape {np.shape(noise)}: expected (steps, rows, …)")
     try:
-        encode({"weights": made.weights(), "state": made.state()})
+        encode({"weights": algorithm.weights(), "state": algorithm.state()})
     except TypeError as error:
         raise InvalidRequest(
-            f"{name}: weights() and state() must be something that a checkpoint holds: {error}"
+            f"{name}: weights() and state() must return what a checkpoint can hold: {error}"
         ) from error
 
 
-def _refuse_other_signature(kind: Any, arguments: str, cannot: str = "") -> None:
-    cannot = cannot or f"{getattr(kind, '__name__', kind)} cannot be made by"
+def _check_signature(function: Any, arguments: str, problem: str = "") -> None:
+    """Refuse a function that cannot be called with these arguments, named as in "config, slots"."""
+    problem = problem or f"{getattr(function, '__name__', function)} cannot be created with"
     try:
-        inspect.signature(kind).bind(*arguments.split(", "))
+        inspect.signature(function).bind(*arguments.split(", "))
     except TypeError as error:
-        raise InvalidRequest(f"{cannot} ({arguments}): {error}") from None
-    except ValueError:  # one in C says nothing of its arguments
+        raise InvalidRequest(f"{problem} ({arguments}): {error}") from None
+    except ValueError:  # functions in C have no signature
         pass
 
 
 def checked_device(device: str) -> str:
-    """`auto` is the CPU: for networks as small as the presets' it is faster than moving every batch elsewhere."""
+    """Return the device to use; refuse one that is not available. `auto` is the CPU: for networks as small as those of
+    the presets it is faster than moving every batch to a GPU."""
     if device == "auto":
         return "cpu"
     if device == "cuda" and not torch_for("device='cuda'").cuda.is_available():
@@ -168,14 +171,14 @@ def checked_device(device: str) -> str:
     return device
 
 
-# -- one for each group --------------------------------------------------------------------------------------------
+# -- one algorithm for each group ------------------------------------------------------------------------------------
 def build_learners(
     config: TrainConfig, description: EnvDescription, make_algorithm: AlgorithmMaker, num_envs: int
 ) -> Learners:
-    """The algorithm of each group of agents, for envs of this description; refused where they do not fit together."""
+    """Return the algorithm of each group of agents, for envs of this description; refuse what it does not support."""
     single = description.kind == "single"
     if single and config.separate:
-        raise InvalidRequest(f"separate: {config.env} has one agent")
+        raise InvalidRequest(f"separate needs an env with several agents, and {config.env} has one: leave it out")
     run = config.requirements(description)
     refuse_unsupported(make_algorithm.kind, run)
 
@@ -187,16 +190,16 @@ def build_learners(
 
     learners = Learners(description.groups, single, make, config.seed)
     first = next(iter(learners))
-    made = replace(run, network="", settings=settings_of(first, config.settings))
-    if type(first) is not make_algorithm.kind:  # made by a function
-        refuse_unsupported(type(first), made)
-    for caution in capabilities_of(type(first)).cautions(made):
+    run = replace(run, network="", settings=settings_of(first, config.settings))
+    if type(first) is not make_algorithm.kind:  # a function made it
+        refuse_unsupported(type(first), run)
+    for caution in capabilities_of(type(first)).cautions(run):
         log.warning("%s", caution)
     return learners
 
 
 def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
-    """Report the policies of the user's own algorithm that a run cannot hold, and what loads them then."""
+    """Report policies that a run can save only as weights, and what loading them needs."""
     reasons = learners.saved_policies()[1]
     if not reasons:
         return
@@ -208,14 +211,14 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
             f"opponents={config.opponents}: past versions of the policy are saved with the run, and the policy of "
             f"{name} cannot be ({reason}): leave opponents out"
         )
-    bare = {}  # classes of a program
+    bare = {}  # classes that cannot be imported by name
     if config.algorithm not in ALGORITHMS and ":" not in config.algorithm:
         bare["algorithm"] = config.algorithm
     if config.network is not None and "<" in config.network:
         bare["network"] = config.network.strip("<>")
     if bare:
-        arguments = ", ".join(f"{kind}={one}" for kind, one in bare.items())
-        flags = " ".join(f"--{kind} FILE.py:{one}" for kind, one in bare.items())
+        arguments = ", ".join(f"{setting}={kind}" for setting, kind in bare.items())
+        flags = " ".join(f"--{setting} FILE.py:{kind}" for setting, kind in bare.items())
         log.warning(
             "the policy of %s (%s) is saved as weights, and %s cannot be imported by name: to load or evaluate this "
             "run in another program, pass %s again: mv.load(run, %s), or %s in a shell",
@@ -226,7 +229,7 @@ def check_saved_policies(config: TrainConfig, learners: Learners) -> None:
 
 
 def keep_masks(learner: Algorithm, group: Group) -> None:
-    """Have an algorithm that learns from replay keep the action masks that come from infos or a method."""
+    """Make an algorithm that learns from replay store the action masks that come from infos or a method."""
     if group.masks and learner.features.mask is None and capabilities_of(type(learner)).keeps_masks:
         learner.keep_masks(group.masks)  # type: ignore[attr-defined]
 
@@ -258,27 +261,26 @@ class Learners:
 
     @property
     def only(self) -> Any:
-        """The algorithm, where there is one; else all of them, which can be changed together."""
+        """The algorithm if there is one; else all of them, whose settings can be changed together."""
         return next(iter(self)) if len(self.by_group) == 1 else self
 
     def policies(self) -> list[Policy]:
         return [learner.policy() for learner in self]
 
     def update(self, rollouts: Sequence[Rollout], progress: float) -> UpdateReport:
-        """Each learns from its own group's rollout; what they report has the group's name before it, if they are
-        several."""
-        reports = [
-            (name, as_report(learner.update([rollout], progress)))
+        """Let each algorithm learn from its group's rollout. With several groups, metrics are named `group/metric`."""
+        reports = {
+            name: as_report(learner.update([rollout], progress))
             for (name, learner), rollout in zip(self.by_group.items(), rollouts)
-        ]
+        }
         if len(reports) == 1:
-            return reports[0][1]
-        metrics = {f"{name}/{metric}": value for name, one in reports for metric, value in one.metrics.items()}
-        steps, skipped = (sum(getattr(one, what) for _, one in reports) for what in ("gradient_steps", "skipped"))
-        return UpdateReport(metrics, steps, skipped)
+            return next(iter(reports.values()))
+        metrics = {f"{name}/{metric}": value for name, one in reports.items() for metric, value in one.metrics.items()}
+        gradient_steps = sum(report.gradient_steps for report in reports.values())
+        return UpdateReport(metrics, gradient_steps, sum(report.skipped for report in reports.values()))
 
     def change(self, **settings: Any) -> None:
-        """Other settings for all of them from here on."""
+        """Change settings of all algorithms from now on."""
         for learner in self:
             learner.change(**settings)
 
@@ -293,7 +295,7 @@ class Learners:
         return {SEVERAL[0]: learned, SEVERAL[1]: acting, **about}
 
     def saved_policies(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """(group → what `mv.load` takes, without env, algorithm and torch; group → why there is None instead)."""
+        """(group → saved policy, which `mv.load` loads without env, algorithm and torch; group → why there is none)."""
         saved: dict[str, Any] = {}
         reasons = {}
         for name, learner in self.by_group.items():
@@ -305,13 +307,13 @@ class Learners:
         return saved, reasons
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore weights and state of all algorithms."""
         for name, saved in self._saved(state):
             self.by_group[name].load_weights(saved["weights"])
             self.by_group[name].load(saved["state"])
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Begin with what the learners of another run have learned."""
+        """Load only the weights, those of another run."""
         for name, saved in self._saved(state):
             self.by_group[name].load_weights(saved["weights"])
 
@@ -319,13 +321,14 @@ class Learners:
         learned = learned_in(state)
         if set(learned) != set(self.by_group):
             raise InvalidRequest(
-                f"the run has learners for {', '.join(learned)}, and here they are for {', '.join(self.by_group)}"
+                f"the saved run has learners for {', '.join(learned)}, and this env needs learners for "
+                f"{', '.join(self.by_group)}"
             )
         return list(learned.items())
 
 
 def drop_replay(state: Mapping[str, Any]) -> None:
-    """Change a session's state such that learners with replay begin with an empty buffer; refused if there are none."""
+    """Change a session's state so that learners with replay begin with an empty buffer; refused if none has replay."""
     states = [saved["state"] for saved in learned_in(state).values()]
     if not any("replay" in one for one in states):
         raise InvalidRequest("without_replay: the algorithm of this run has no replay buffer; leave it out")
@@ -334,7 +337,7 @@ def drop_replay(state: Mapping[str, Any]) -> None:
 
 
 def learned_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """group → weights and state, of a session's state."""
+    """Return group → weights and state, from the state of a session."""
     return {SINGLE_AGENT: state[ONE[0]]} if ONE[0] in state else dict(state[SEVERAL[0]])
 
 
@@ -344,21 +347,21 @@ def trained_on_scaled_bytes(state: Mapping[str, Any]) -> bool:
 
 
 def policies_in(state: Mapping[str, Any]) -> dict[str, Any]:
-    """group → the policy that the run holds, or None; of a session's state."""
+    """Return group → saved policy, or None, from the state of a session."""
     if ONE[0] in state:
         return {SINGLE_AGENT: state[ONE[1]]}
     return dict(state[SEVERAL[1]])
 
 
 def _seed_of(seed: int, number: int) -> int:
-    """The first learner has the run's; others would begin with equal weights from it."""
+    """Seed of a learner: the run's for the first one, others for the rest, whose initial weights would be equal."""
     return seed if not number else int(np.random.SeedSequence((seed, number)).generate_state(1)[0])
 
 
-def as_report(found: Any) -> UpdateReport:
-    """What an update returned; a dict is taken for its metrics."""
-    if isinstance(found, UpdateReport):
-        return found
-    if isinstance(found, Mapping) or found is None:
-        return UpdateReport(dict(found or {}), 1)
-    raise InvalidRequest(f"update() returned {found!r}: expected an UpdateReport, a dict of metrics, or None")
+def as_report(result: Any) -> UpdateReport:
+    """Return the result of an update as a report; a dict is taken for its metrics."""
+    if isinstance(result, UpdateReport):
+        return result
+    if isinstance(result, Mapping) or result is None:
+        return UpdateReport(dict(result or {}), 1)
+    raise InvalidRequest(f"update() returned {result!r}: expected an UpdateReport, a dict of metrics, or None")

@@ -1,4 +1,4 @@
-"""Policies of runs: to act with, and to be evaluated. Opened, migrated, validated and built, as a run that goes on."""
+"""`load` and `evaluate`: policies of saved runs, which are opened, migrated, validated and built as for `resume`."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
 from multiverse.training.config.build import takes_old_names
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.evaluation import Evaluation
-from multiverse.training.evaluation_envs import EvaluationEnvs
+from multiverse.training.env_states import EvaluationEnvs
+from multiverse.training.evaluation import Evaluation, EvaluationOptions
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
-from multiverse.training.objects import RunObjects, source_of
-from multiverse.training.opening import SavedRun, migrate, open_run
+from multiverse.training.opening import SavedRun, migrate, open_run, saved_num_envs, trusted_config
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
-from multiverse.training.runs.checkpoint_format import Checkpoint, taken_over
+from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.find_runs import SPACES, RunPath
 from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
 from multiverse.training.space_description import NO_SPACES, groups_from, space_from
-from multiverse.training.validation import maker_of, num_envs_in, trusted_config
+from multiverse.training.validation import RunObjects, maker_of, source_of
 from multiverse.vector.make import make_vec
 
 SELF = "self"
-"""In the place of an opponent: the policy plays all sides, also where its run names somebody else."""
+"""As `opponent`: the policy plays all sides, even if its run names an opponent."""
 
 
 @takes_old_names
@@ -54,26 +53,30 @@ def load(
     env_kwargs: Mapping[str, Any] | None = None,
     trust: bool = False,
 ) -> LoadedPolicy | LoadedPolicies:
-    """The policy of a run, to act with: `mv.load(run).act(observation)`. `which`: `"latest"` or `"best"`. Of a run with
-    several agents, those of all: `.act({agent: observation})`.
+    """Load the policy of a run: `mv.load(run).act(observation)`; with several agents, the policies of all:
+    `.act({agent: observation})`.
 
-    Neither needs nor builds its env, and runs no code that the run names, except the class of an own algorithm whose
-    policy the run cannot hold, or of an own network. `algorithm`, `network`, `trust`: as for `resume`. `env`,
-    `env_kwargs`: for runs of 0.1, which have no spaces.
+    Neither needs nor builds the env, and executes no code that the run names, except the class of a user-defined
+    network or of a user-defined algorithm whose policy the run cannot hold.
+
+    Args:
+        which: The `"latest"` checkpoint, or the `"best"`.
+        algorithm, network, trust: As for `mv.resume`.
+        env, env_kwargs: For runs of version 0.1, which do not hold their spaces.
     """
     own = RunObjects(algorithm=algorithm, network=network).filled_from(run)
     objects = RunObjects(env=env, algorithm=own.algorithm, network=own.network, env_kwargs=env_kwargs)
     saved = migrate(open_run(run, which))
     groups = None if env is not None else saved_spaces(saved.path)
     plain = groups is not None and objects.algorithm is None and objects.network is None
-    if plain and (held := _held(saved.settings, groups or (), saved.found)) is not None:
-        return held
+    if plain and (policy := _saved_policy(saved.settings, groups or (), saved.existing_checkpoint)) is not None:
+        return policy
     config = trusted_config(saved.path, saved.settings, objects, trust, needs_env=groups is None)
-    return _policy(config, objects, groups or _built_groups(config, objects), saved)
+    return _policy_of_algorithm(config, objects, groups or _groups_of_env(config, objects), saved)
 
 
-def _built_groups(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...]:
-    """What the policies of a run see and do, as its env says."""
+def _groups_of_env(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...]:
+    """The groups of agents of a run, with their spaces, from its env."""
     source, agents = source_of(config, objects), AgentOptions(groups="separate" if config.separate else None)
     tasks = with_tasks(config, source)
     with make_vec(source, 1, IN_CALLER, env_kwargs=config.env_kwargs or None, agents=agents, **tasks) as envs:
@@ -97,20 +100,20 @@ def evaluate(
     wrappers: Sequence[Wrapper | str] | None = None,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """How good a run's policy is, on seeds no training sees: `mv.evaluate(run).mean_return`.
+    """Evaluate the policy of a run, with seeds that no training uses: `mv.evaluate(run).mean_return`.
 
     Args:
-        episodes: how many, or the numbers of those to play.
-        which: the `"latest"` checkpoint, or the `"best"`.
-        seed: equal seeds give equal episodes, whatever the training. Default: 1,000,000, so that the episodes are not
-            those of the run's own evaluations (`evaluation_seed`), on which its best checkpoint was selected.
-        opponent: who plays the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
-            open actions or None, generator) → action; the policy's side alternates from episode to episode. `"self"`:
+        episodes: Number of episodes, or the numbers of those to play.
+        which: The `"latest"` checkpoint, or the `"best"`.
+        seed: Seed of the episodes; equal seeds give equal episodes for all runs. Default: 1,000,000, so that they are
+            not the episodes of the run's own evaluations (`evaluation_seed`), which selected its best checkpoint.
+        opponent: Player of the other side: `"random"`, another run, policies (`mv.load`), or a function (observation,
+            action mask or None, generator) → action. The policy's side alternates from episode to episode. `"self"`:
             the policy plays all sides. Default: as in the run's own evaluations.
-        deterministic: its most likely actions, or drawn ones. Default: as in the run's own evaluations
-            (`evaluation_deterministic`).
-        env, algorithm, network, env_kwargs, trust: as for `mv.resume`.
-        watch: wraps the env, of which there is only one then, in this process.
+        deterministic: Whether the policy takes its most likely actions or draws them. Default: as in the run's own
+            evaluations (`evaluation_deterministic`).
+        env, algorithm, network, env_kwargs, wrappers, trust: As for `mv.resume`.
+        watch: Outermost wrapper of the env. There is only one env then, in this process.
     """
     objects = RunObjects(env=env, algorithm=algorithm, network=network, wrappers=wrappers, env_kwargs=env_kwargs)
     objects = dataclasses.replace(objects.filled_from(run), opponent=opponent)
@@ -131,91 +134,98 @@ def evaluate_saved(
     trust: bool = False,
     watch: Wrapper | None = None,
 ) -> Evaluation:
-    """As `evaluate`."""
-    found = saved.found
-    own = objects.algorithm is not None or objects.network is not None or not _holds_policies(found)
+    """Evaluate a saved run as `evaluate` does."""
+    checkpoint = saved.existing_checkpoint
+    own = objects.algorithm is not None or objects.network is not None or not _holds_policies(checkpoint)
     config = trusted_config(saved.path, saved.settings, objects, trust, needs_algorithm=own)
     if isinstance(episodes, str) or not isinstance(episodes, Sequence):
-        many = episodes = whole_number("episodes", episodes)
+        number = episodes = whole_number("episodes", episodes)
     else:
-        many = len(episodes := [whole_number("episodes", one) for one in episodes])
-    if many < 1:
-        raise InvalidRequest(f"episodes={episodes}: at least 1")
-    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=many).num_evaluation_envs
-    with taken_over(found):
-        masks = saved_masks(found.state["session"])
-    envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
-    here = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
+        number = len(episodes := [whole_number("episodes", episode) for episode in episodes])
+    if number < 1:
+        raise InvalidRequest(f"episodes={episodes}: expected at least 1")
+    count = 1 if watch else dataclasses.replace(config, evaluation_episodes=number).num_evaluation_envs
+    with reading_state(checkpoint):
+        masks = saved_masks(checkpoint.state["session"])
+    run_envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
+    plan = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
     try:
-        played_on = EvaluationEnvs(lambda count: envs.open_evaluation(count, here), count, config.restarts_per_minute)
-    except EvaluationFailed as error:  # there are no other envs that it must be told from
+        envs = EvaluationEnvs(lambda count: run_envs.open_evaluation(count, plan), count, config.restarts_per_minute)
+    except EvaluationFailed as error:  # its cause suffices: there are no envs of a training here
         raise error.__cause__ or error from None
-    with closing(played_on):
-        groups = played_on.envs.views.layout.groups
-        policy = None if own else _held(vars(config), groups, found)
-        policy = policy or _policy(config, objects, groups, saved)
+    with closing(envs):
+        groups = envs.envs.views.layout.groups
+        policy = None if own else _saved_policy(vars(config), groups, checkpoint)
+        policy = policy or _policy_of_algorithm(config, objects, groups, saved)
         opponent = config.evaluation_opponent if objects.opponent is None else objects.opponent
-        evaluation = played_on.evaluate(
+        evaluation = envs.evaluate(
             [policy.acting] if isinstance(policy, LoadedPolicy) else policy.acting,
             episodes,
             seed,
-            opponents=opponents_for(opponent, groups, trust),
-            tasks=evaluation_tasks(config),
-            deterministic=config.evaluation_deterministic if deterministic is None else deterministic,
+            EvaluationOptions(
+                opponents=opponents_for(opponent, groups, trust),
+                tasks=evaluation_tasks(config),
+                deterministic=config.evaluation_deterministic if deterministic is None else deterministic,
+            ),
         )
     assert evaluation is not None
-    return dataclasses.replace(evaluation, of=_told(vars(config), found))
+    return dataclasses.replace(evaluation, of=_description(vars(config), checkpoint))
 
 
 def chosen_seed(saved: SavedRun, seed: int | None) -> int:
-    """The seed of an evaluation after training: the one that was given, or the default one for this run."""
+    """Seed of an evaluation after training: the given one, or the default for this run."""
     return default_test_seed(own_evaluation_seed(saved)) if seed is None else checked_run_seed("seed", seed)
 
 
 def own_evaluation_seed(saved: SavedRun) -> int:
-    """The seed of the evaluations during training; of a file with something else there 0, and reading it will fail."""
+    """Seed of the evaluations during training; 0 if the config has an invalid one, which reading it will refuse."""
     seed = saved.settings.get("evaluation_seed")
     return seed if isinstance(seed, int) else 0
 
 
-def _holds_policies(found: Checkpoint) -> bool:
-    with taken_over(found):
-        return None not in policies_in(found.state["session"]).values()
+def _holds_policies(checkpoint: Checkpoint) -> bool:
+    with reading_state(checkpoint):
+        return None not in policies_in(checkpoint.state["session"]).values()
 
 
-def _held(saved: Mapping[str, Any], groups: Sequence[Group], found: Checkpoint) -> LoadedPolicy | LoadedPolicies | None:
-    """The policy that the run itself holds: nothing of its algorithm is needed. None if it holds none."""
-    with taken_over(found):
-        held = policies_in(found.state["session"])
-        if None in held.values():
+def _saved_policy(
+    settings: Mapping[str, Any], groups: Sequence[Group], checkpoint: Checkpoint
+) -> LoadedPolicy | LoadedPolicies | None:
+    """The policy that is saved in the checkpoint, for which the algorithm is not needed; None if there is none."""
+    with reading_state(checkpoint):
+        saved = policies_in(checkpoint.state["session"])
+        if None in saved.values():
             return None
-        acting = [loaded_policy(held[one.name], one.observation_space, one.action_space) for one in groups]
-        return _loaded(acting, groups, _told(saved, found), bool(saved.get("action_masks", True)))
+        policies = [loaded_policy(saved[group.name], group.observation_space, group.action_space) for group in groups]
+        return _loaded(policies, groups, _description(settings, checkpoint), bool(settings.get("action_masks", True)))
 
 
-def _policy(
+def _policy_of_algorithm(
     config: TrainConfig, objects: RunObjects, groups: Sequence[Group], saved: SavedRun
 ) -> LoadedPolicy | LoadedPolicies:
-    """The policy that an algorithm of the run makes of what it has learned."""
-    found, state = saved.found, (read_spaces(saved.path) or {}).get("state")
-    make, acting = maker_of(config, objects, found), []
-    with taken_over(found):
-        learned = learned_in(found.state["session"])
+    """The policy of the run's algorithm, after loading its weights and state."""
+    checkpoint, state = saved.existing_checkpoint, (read_spaces(saved.path) or {}).get("state")
+    make, policies = maker_of(config, objects, checkpoint), []
+    with reading_state(checkpoint):
+        learned = learned_in(checkpoint.state["session"])
         for group in groups:
             state_space = None if state is None else space_from(state)
-            learner = make(group, num_envs_in(found, config), config.seed, state_space)
-            if saved_masks(found.state["session"]) is not None and isinstance(group.action_space, spaces.Discrete):
+            learner = make(group, saved_num_envs(checkpoint, config), config.seed, state_space)
+            has_masks = saved_masks(checkpoint.state["session"]) is not None
+            if has_masks and isinstance(group.action_space, spaces.Discrete):
                 keep_masks(learner, replace(group, masks=int(group.action_space.n)))
             learner.load_weights(learned[group.name]["weights"])
             learner.load(learned[group.name]["state"])
-            acting.append(learner.policy())
-        return _loaded(acting, groups, _told(vars(config), found), config.action_masks)
+            policies.append(learner.policy())
+        return _loaded(policies, groups, _description(vars(config), checkpoint), config.action_masks)
 
 
-def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str, masks: bool) -> LoadedPolicy | LoadedPolicies:
+def _loaded(
+    policies: Sequence[Policy], groups: Sequence[Group], description: str, masks: bool
+) -> LoadedPolicy | LoadedPolicies:
     by_agent = {
-        agent: LoadedPolicy(policy, group.observation_space, group.action_space, told, masks)
-        for policy, group in zip(acting, groups)
+        agent: LoadedPolicy(policy, group.observation_space, group.action_space, description, masks)
+        for policy, group in zip(policies, groups)
         for agent in group.agents
     }
     if list(by_agent) == [SINGLE_AGENT]:
@@ -224,12 +234,12 @@ def _loaded(acting: Sequence[Policy], groups: Sequence[Group], told: str, masks:
 
 
 def opponents_for(opponent: Any, groups: Sequence[Group], trust: bool = False) -> list[Policy] | None:
-    """Who plays the other side, for each group: `"random"`, a run, its policies, or a function; None for nobody, which
-    is also what `"self"` means. `trust`: of a run, as for `load`."""
+    """Return the policies of the other side, one for each group: those of `"random"`, of a run, of its policies or of a
+    function. None without an opponent, and for `"self"`. `trust`: as for `load`."""
     if opponent is None or (isinstance(opponent, str) and opponent == SELF):
         return None
     if sum(len(group.agents) for group in groups) < 2:
-        raise InvalidRequest(f"opponent={opponent!r}: there is no other side, the env has one agent")
+        raise InvalidRequest(f"opponent={opponent!r}: the env has one agent, and an opponent needs at least two")
     if isinstance(opponent, str) and opponent == "random":
         return [RandomPolicy(group.action_space) for group in groups]
     player = opponent if callable(opponent) else _function(opponent) if isinstance(opponent, str) else None
@@ -239,11 +249,11 @@ def opponents_for(opponent: Any, groups: Sequence[Group], trust: bool = False) -
     if not isinstance(policies, LoadedPolicies) or {*policies} != {agent for group in groups for agent in group.agents}:
         raise InvalidRequest(f"opponent={opponent!r}: that run was trained on other agents")
     for group in groups:
-        theirs = policies[group.agents[0]]
+        policy = policies[group.agents[0]]
         if group.agents not in policies.groups.values():
             raise InvalidRequest(f"opponent={opponent!r}: its agents share learners in another way (separate)")
-        if (theirs.observation_space, theirs.action_space) != (group.observation_space, group.action_space):
-            raise InvalidRequest(f"opponent={opponent!r}: {group.agents[0]} sees or does something else there")
+        if (policy.observation_space, policy.action_space) != (group.observation_space, group.action_space):
+            raise InvalidRequest(f"opponent={opponent!r}: {group.agents[0]} has other spaces there")
     return [policies[group.agents[0]].acting for group in groups]
 
 
@@ -264,7 +274,7 @@ def _of_a_run(opponent: Any, trust: bool) -> LoadedPolicy | LoadedPolicies:
 
 
 def _function(name: str) -> Any:
-    """What `module:function` names; None if it names a run."""
+    """The function that `module:function` names; None if it names a run."""
     module, colon, attribute = name.partition(":")
     if not colon or Path(name).exists():
         return None
@@ -274,17 +284,17 @@ def _function(name: str) -> Any:
         raise InvalidRequest(f"opponent={name!r} cannot be imported: {error}") from error
 
 
-def _told(saved: Mapping[str, Any], found: Checkpoint) -> str:
-    algorithm, env = (without_folders(str(saved.get(name))) for name in ("algorithm", "env"))
-    return f"{algorithm} for {env} after {found.manifest.get('env_steps')} env steps"
+def _description(settings: Mapping[str, Any], checkpoint: Checkpoint) -> str:
+    algorithm, env = (without_folders(str(settings.get(name))) for name in ("algorithm", "env"))
+    return f"{algorithm} for {env} after {checkpoint.manifest.get('env_steps')} env steps"
 
 
 def saved_spaces(run: Path) -> tuple[Group, ...] | None:
-    """What the policies of a run see and do, as the run itself says; None if it does not."""
-    if (said := read_spaces(run)) is None:
+    """The groups of agents of a run, with their spaces, from its files; None in a run of a version without them."""
+    if (description := read_spaces(run)) is None:
         return None
     try:
-        return groups_from(said)
+        return groups_from(description)
     except NO_SPACES as error:
-        wrong = f"it describes no spaces ({in_a_line(error)})"
-        raise InvalidRequest(f"{run / SPACES} cannot be used: {wrong}. {NEW_SPACES}") from None
+        why = f"it does not describe spaces ({in_a_line(error)})"
+        raise InvalidRequest(f"{run / SPACES} cannot be used: {why}. {NEW_SPACES}") from None

@@ -1,4 +1,4 @@
-"""A trained policy, for whoever wants to use it: numpy in, numpy out."""
+"""Trained policies for use in programs: numpy in, numpy out."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ class LoadedPolicy:
         policy: Policy,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        told: str = "",
+        description: str = "",
         masks: bool = True,
     ) -> None:
-        """`masks`: whether action masks in observations are followed."""
-        self.observation_space, self.action_space, self._told = observation_space, action_space, told
+        """`description`: of the policy, for `repr`. `masks`: whether action masks in observations are used."""
+        self.observation_space, self.action_space, self._description = observation_space, action_space, description
         self.acting, self.features = policy, Features(observation_space, action_space)
         if not masks:
             self.features.mask = None
-        self._rng, self._told_of_rewards, self._alone = np.random.default_rng(), False, True
+        self._rng, self._warned_of_rewards, self._alone = np.random.default_rng(), False, True
         self.reset()
 
     def __repr__(self) -> str:
-        return f"<policy of {self._told}: {self.observation_space} → {self.action_space}>"
+        return f"<policy of {self._description}: {self.observation_space} → {self.action_space}>"
 
     def reset(self, seed: int | Sequence[int] | None = None) -> None:
-        """A new episode begins: nothing is remembered of the last one. `seed`: of the draws from now on."""
+        """Begin a new episode: forget the last one. `seed`: seeds the draws of actions from now on."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         self._memory: Memory = {}
@@ -53,11 +53,16 @@ class LoadedPolicy:
     def act(
         self, observation: Any, deterministic: bool = True, previous_reward: Any = None, action_mask: Any = None
     ) -> Any:
-        """The action for an observation, or one per row of a batch; not deterministic: a draw from the policy.
+        """Return the action for an observation, or one per row of a batch.
 
-        A policy with memory remembers from call to call; `reset()` where an episode begins, and before a batch of other
-        rows. `previous_reward`: of the last action, if the policy looks at it (with `see_previous`, and memories that
-        learned from replay). `action_mask`: which actions are open, where the observation does not say so itself.
+        A policy with memory remembers the calls before: call `reset()` when an episode begins, and before a batch of
+        other rows.
+
+        Args:
+            deterministic: Whether to return the most likely action, or one that is drawn.
+            previous_reward: Reward of the last action, for policies that use it (with `see_previous`, and with memories
+                that learned from replay).
+            action_mask: 1 for each open action, if the observation does not contain the mask.
         """
         seen, batched = self.checked(observation, previous_reward)
         rows = len(next(iter(seen.values())))
@@ -65,22 +70,22 @@ class LoadedPolicy:
         starts = np.full(rows, rows != self._rows)
         if self._memory and rows != self._rows:
             raise InvalidRequest(
-                f"{rows} rows, and the call before had {self._rows}, which this policy remembers: reset() first, if "
-                "these are other episodes; else as many rows every time"
+                f"got {rows} rows after {self._rows} in the call before, which this policy remembers: pass the same "
+                "number of rows in every call, or call reset() first if these are other episodes"
             )
         if rows != self._rows:
             self._memory, self._rows = self.acting.first_memory(rows), rows
             self._previous_actions = no_actions(self.action_space, rows)
-        elif previous_reward is None and not self._told_of_rewards and getattr(self.acting, "sees_rewards", False):
-            self._told_of_rewards = True
-            warnings.warn("this policy looks at what its last action earned, and was not told: it acts as if that was "
-                          "0. act(observation, previous_reward=reward)", stacklevel=2)  # fmt: skip
+        elif previous_reward is None and not self._warned_of_rewards and getattr(self.acting, "sees_rewards", False):
+            self._warned_of_rewards = True
+            warnings.warn("this policy uses the reward of its last action, which was not passed: 0 is assumed. Pass "
+                          "it: act(observation, previous_reward=reward)", stacklevel=2)  # fmt: skip
         rewards = _rewards(0.0 if previous_reward is None else previous_reward, rows)
         masks = self.features.open_actions(seen)
         if action_mask is not None:
             masks = self._open(action_mask, rows)
         if masks is not None and not (batched or masks.any()) and self._alone:
-            raise InvalidRequest("the action mask leaves no action open, and an action is wanted")
+            raise InvalidRequest("the action mask leaves no action open: at least one entry must be 1")
         shown = Seen(seen, starts, masks, self._previous_actions, rewards)
         actions, self._memory = self.acting.act(shown, noise, self._memory)
         self._previous_actions = actions
@@ -91,18 +96,18 @@ class LoadedPolicy:
         """Return one array [rows, …] per leaf, and whether there were several rows; refuse values that are not finite.
         Nothing is drawn or remembered here."""
         _refuse_not_finite("the previous reward", previous_reward)
-        return self._taken_apart(observation)
+        return self._split(observation)
 
     def act_together(self, observations: Sequence[Any], deterministic: bool, masks: Sequence[Any]) -> list[Any]:
-        """An action for each agent of a team, or one per row of batches: row i of each is the same team."""
-        apart = [self._taken_apart(observation) for observation in observations]
-        agents, batched = len(apart), apart[0][1]
-        seen = {path: np.concatenate([leaves[path] for leaves, _ in apart]) for path in apart[0][0]}
+        """Return an action for each agent of a team, or one per row of batches: row i of each is the same team."""
+        split = [self._split(observation) for observation in observations]
+        agents, batched = len(split), split[0][1]
+        seen = {path: np.concatenate([leaves[path] for leaves, _ in split]) for path in split[0][0]}
         rows = len(next(iter(seen.values())))
-        if any(several != batched for _, several in apart):
-            raise InvalidRequest("one observation for each agent of a team, or a batch for each, not some of both")
-        if rows % agents or any(len(next(iter(leaves.values()))) != rows // agents for leaves, _ in apart):
-            raise InvalidRequest("a team's observations have as many rows for each of its agents")
+        if any(is_batch != batched for _, is_batch in split):
+            raise InvalidRequest("expected one observation for each agent of a team, or a batch for each, not both")
+        if rows % agents or any(len(next(iter(leaves.values()))) != rows // agents for leaves, _ in split):
+            raise InvalidRequest("the batches of a team's agents must have the same number of rows")
         open_now = self.features.open_actions(seen)
         if any(mask is not None for mask in masks):
             open_now = np.concatenate([self._open(mask, rows // agents) for mask in masks])
@@ -110,23 +115,23 @@ class LoadedPolicy:
         teams = np.tile(np.arange(rows // agents), agents)
         actions, _ = self.acting.act(Seen(seen, np.zeros(rows, np.bool_), open_now, teams=teams), noise, {})
         chosen = np.split(self.acting.for_env(actions), agents)
-        return chosen if batched else [one[0] for one in chosen]
+        return chosen if batched else [actions[0] for actions in chosen]
 
     def _open(self, mask: Any, rows: int) -> Array:
-        """[rows, actions] which are open; None: all."""
+        """[rows, actions] bool: which actions are open; all if `mask` is None."""
         count = int(spaces.flatdim(self.action_space))
         if mask is None:
             return np.ones((rows, count), np.bool_)
-        found = np.asarray(mask)
-        if not ((found == 0) | (found == 1)).all():
-            raise InvalidRequest(f"an action mask is {found.tolist()!r:.80}: expected 1 for an open action, else 0")
-        if found.size != rows * count:
-            told = f"({rows}, {count})" if rows > 1 else f"({count},)"
-            raise InvalidRequest(f"an action mask has shape {found.shape}: expected {told}, 1 where an action is open")
-        return found.reshape(rows, count).astype(np.bool_)
+        array = np.asarray(mask)
+        if not ((array == 0) | (array == 1)).all():
+            raise InvalidRequest(f"an action mask is {array.tolist()!r:.80}: expected 1 for an open action, else 0")
+        if array.size != rows * count:
+            shape = f"({rows}, {count})" if rows > 1 else f"({count},)"
+            raise InvalidRequest(f"an action mask has shape {array.shape}: expected {shape}, 1 where an action is open")
+        return array.reshape(rows, count).astype(np.bool_)
 
-    def _taken_apart(self, observation: Any) -> tuple[Leaves, bool]:
-        """One array [rows, …] per leaf, and whether there were several rows."""
+    def _split(self, observation: Any) -> tuple[Leaves, bool]:
+        """Return one array [rows, …] per leaf, and whether this is a batch."""
         leaves = self.features.all_leaves
         for leaf in leaves:
             _refuse_not_finite(_name_of(leaf), leaf_of(observation, leaf.path))
@@ -139,8 +144,8 @@ class LoadedPolicy:
 
 
 class LoadedPolicies(Mapping[str, LoadedPolicy]):
-    """Those of several agents, by agent: `policies["player_0"].act(observation)`, or for whoever is there
-    `policies.act({agent: observation})`. Each agent remembers for itself."""
+    """Policies of several agents, by agent: `policies["player_0"].act(observation)`, or for all agents that observe
+    something `policies.act({agent: observation})`. Each agent has its own memory."""
 
     def __init__(self, by_agent: dict[str, LoadedPolicy], groups: dict[str, tuple[str, ...]]) -> None:
         self._by_agent, self.groups = by_agent, groups
@@ -149,7 +154,7 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
 
     def __getitem__(self, agent: str) -> LoadedPolicy:
         if agent not in self._by_agent:
-            raise InvalidRequest(f"there is no policy for {agent!r}: there are those of {', '.join(self._by_agent)}")
+            raise InvalidRequest(f"there is no policy for {agent!r}; there are those of {', '.join(self._by_agent)}")
         return self._by_agent[agent]
 
     def __iter__(self) -> Iterator[str]:
@@ -159,8 +164,8 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         return len(self._by_agent)
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{name}: {', '.join(agents)}" for name, agents in self.groups.items())
-        return f"<policies of {told}; {next(iter(self._by_agent.values()))!r}>"
+        groups = "; ".join(f"{name}: {', '.join(agents)}" for name, agents in self.groups.items())
+        return f"<policies of {groups}; {next(iter(self._by_agent.values()))!r}>"
 
     @property
     def acting(self) -> list[Policy]:
@@ -174,11 +179,11 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         previous_rewards: Mapping[str, Any] | None = None,
         action_masks: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """An action for every agent that observes something.
+        """Return an action for every agent that observes something.
 
-        `previous_rewards`: agent → what its last action earned, for policies that look at it (`see_previous`); 0 where
-        it is left out. `action_masks`: agent → [actions] 1 where one is open, for envs that say so in their infos.
-        Where all agents are one team that attends to itself (taac), more may observe than it was trained with.
+        `previous_rewards`: agent → reward of its last action, for policies that use it (`see_previous`); 0 where it is
+        missing. `action_masks`: agent → [actions] 1 for each open action, for envs with masks in their infos. If all
+        agents are one team with attention (taac), there may be more agents than it was trained with.
         """
         rewards, masks = previous_rewards or {}, action_masks or {}
         for agent in [agent for agent in observations if agent in self._by_agent]:
@@ -200,13 +205,13 @@ class LoadedPolicies(Mapping[str, LoadedPolicy]):
         }
 
     def reset(self, seed: int | None = None) -> None:
-        """A new episode begins. `seed`: of the draws from now on, other ones for each agent."""
+        """Begin a new episode. `seed`: seeds the draws of actions from now on, with another stream for each agent."""
         for k, policy in enumerate(self._by_agent.values()):
             policy.reset(None if seed is None else (seed, k))
 
 
 def _rewards(given: Any, rows: int) -> Array:
-    """[rows] one for each row, or the same for all."""
+    """[rows] previous rewards, given as one for each row or one for all."""
     try:
         return np.broadcast_to(np.asarray(given, np.float32), (rows,))
     except (TypeError, ValueError):
@@ -215,7 +220,7 @@ def _rewards(given: Any, rows: int) -> Array:
 
 
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:
-    """Whether this is one observation (False) or several; anything else is refused."""
+    """Whether this is a batch of observations; refuse what is neither one observation nor a batch."""
     one = shape_of(leaf)
     if shape == (0, *one):
         raise InvalidRequest(f"{_name_of(leaf)} has shape {shape}: a batch needs at least one row")
@@ -229,19 +234,19 @@ def _name_of(leaf: Leaf) -> str:
 
 
 def _refuse_not_finite(what: str, value: Any) -> None:
-    """A policy computes in float32, and one with memory would carry such a value into all its later actions."""
-    found = np.asarray(value)
-    if found.dtype.kind == "O" and value is not None:  # None among numbers, or whole ones that no int64 holds
+    """Refuse values that float32 cannot hold: a policy with memory would carry them into all its later actions."""
+    array = np.asarray(value)
+    if array.dtype.kind == "O" and value is not None:  # None among numbers, or integers that exceed int64
         try:
-            found = found.astype(np.float64)
+            array = array.astype(np.float64)
         except (TypeError, ValueError, OverflowError):
             raise InvalidRequest(f"{what} is {in_words(value)}: expected numbers that floats can hold") from None
-    if found.dtype.kind != "f" or (usable := np.abs(found) <= _LARGEST).all():  # guard: act-refuses-what-is-not-finite
+    if array.dtype.kind != "f" or (usable := np.abs(array) <= _LARGEST).all():  # guard: act-refuses-what-is-not-finite
         return
     index = tuple(int(k) for k in np.argwhere(~usable)[0])
     place = f" at index {index if len(index) > 1 else index[0]}" if index else ""
-    large = ", which is too large for float32" if np.isfinite(found[index]) else ""
+    large = ", which is too large for float32" if np.isfinite(array[index]) else ""
     raise InvalidRequest(
-        f"{what} is {found[index]}{place}{large}: a policy acts on finite float32 numbers only. Nothing was remembered "
-        "of this call; look at what the env returns, and reset() where a new episode begins"
+        f"{what} is {array[index]}{place}{large}: a policy acts on finite float32 numbers only. The policy remembers "
+        "nothing of this call. Check what the env returns, and call reset() where a new episode begins"
     )

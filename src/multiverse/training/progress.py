@@ -9,32 +9,16 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
-from multiverse.core.failures import HOW_TO_GO_ON
-from multiverse.executors.launch.output import hold_standard_descriptors
+from multiverse.core.errors import counted, in_digits
 from multiverse.training import events
-from multiverse.training.config.budget import Clock
-from multiverse.training.run_text import (
-    evaluated,
-    failure_counts,
-    failures_line,
-    in_percent,
-    in_time,
-    next_commands,
-    of_budget,
-    of_each,
-    summary_lines,
-)
-from multiverse.training.runs.checkpoint import saved_steps
-from multiverse.training.runs.find_runs import CHECKPOINTS
+from multiverse.training.config.budget import PARTS, Budget, Clock
 
 if TYPE_CHECKING:
-    from multiverse.training.run import Run
     from multiverse.training.scaling import Decision
 
 log = logging.getLogger("multiverse")
@@ -54,8 +38,7 @@ class LinePrinter:
         self._bar = ""  # what is shown of it
 
     def say(self, line: str = "", wrap: bool = False) -> None:
-        """Print a line. `wrap`: on a terminal, break it between words; not for lines that a user may copy, such as
-        commands."""
+        """Print a line. `wrap`: on a terminal, break it between words; not for commands, which a user may copy."""
         if wrap and self._is_on_terminal():
             broken = textwrap.wrap(
                 line,
@@ -104,7 +87,7 @@ def printer_for_programs() -> LinePrinter:
 
 
 def in_notebook() -> bool:
-    """Whether this is a Jupyter kernel, whose output is no terminal but can overwrite a line."""
+    """Whether this is a Jupyter kernel, whose output is not a terminal but can overwrite a line."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell is not None and hasattr(shell, "kernel")
@@ -120,8 +103,8 @@ class InterruptWarning(events.Sink):
 
 
 class ProgressLines(events.Sink):
-    """Prints how far the run is and how well it does; `about` only once it has begun, so that nothing stands above a
-    refusal. `commands`: print what to type next, too. `now` is a clock of its own for tests."""
+    """Prints the progress of a run and its results. `about`: lines that are printed first, once the run has begun, so
+    that they do not precede a refusal. `commands`: whether to print the next commands too. `now`: a clock for tests."""
 
     def __init__(
         self, voice: LinePrinter, about: Sequence[str] = (), commands: bool = True, now: Any = time.monotonic
@@ -175,7 +158,7 @@ class ProgressLines(events.Sink):
         self.voice.say(f"{decision.env_steps:>11,} env steps | {envs}")
 
     def _evaluation(self, event: events.EvaluationDone) -> None:
-        figures = f"{evaluated(event.summary, event.opponent)}{' (best so far)' * event.is_best}"
+        figures = f"{evaluation_text(event.summary, event.opponent)}{' (best so far)' * event.is_best}"
         self.voice.say(f"{event.env_steps:>11,} env steps | evaluation: {figures}", wrap=True)
 
     def _end(self, event: events.RunEnded) -> None:
@@ -185,7 +168,7 @@ class ProgressLines(events.Sink):
             self.voice.say(line)
 
     def _begin(self, clock: Clock) -> None:
-        """Measure from here on: what was before is another part of the run."""
+        """Measure from now on: what was before belongs to another part of the run."""
         self._stretch = replace(clock)
         self._begin_stretch(clock)
 
@@ -194,7 +177,7 @@ class ProgressLines(events.Sink):
 
     def _left(self, status: events.RunStatus) -> str:
         """At the pace of the last two stretches: '3:07 min left'."""
-        return f"{in_time(status.config.budget.seconds_left(status.clock, self._earlier))} left"
+        return f"{duration_text(status.config.budget.seconds_left(status.clock, self._earlier))} left"
 
     def _pace_since(self, before: Clock, clock: Clock) -> str:
         """Env steps per second."""
@@ -202,22 +185,22 @@ class ProgressLines(events.Sink):
         return f"{(clock.env_steps - before.env_steps) / seconds if seconds else 0:,.0f}"
 
     def _line(self, status: events.RunStatus) -> str:
-        """Of the stretch since the last line; returns and lengths are those of the last hundred episodes."""
+        """Line about the time since the last line; returns and lengths are those of the last hundred episodes."""
         clock, recent = status.clock, status.recent
         parts = [
-            f"{clock.env_steps:>11,} env steps ({of_budget(status.config.budget, clock)})",
-            f"return {in_digits(recent.mean_return)}{of_each(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"{clock.env_steps:>11,} env steps ({budget_text(status.config.budget, clock)})",
+            f"return {in_digits(recent.mean_return)}{returns_text(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
             else NO_EPISODE,
             f"{self._pace_since(self._stretch, clock)} env steps/s",
-            in_percent(clock.shares_since(self._stretch)),
+            shares_text(clock.shares_since(self._stretch)),
             f"restarts {status.restarts}",
             self._left(status),
         ]
         return " | ".join(parts)
 
     def _bar(self, status: events.RunStatus) -> str:
-        """Of the last two stretches, in one line of a terminal."""
+        """Progress bar, with the speed since the last line but one, in one line of a terminal."""
         clock, recent, spent = status.clock, status.recent, status.config.budget.spent(status.clock)
         done = round(BAR_WIDTH * spent)
         parts = [
@@ -230,7 +213,7 @@ class ProgressLines(events.Sink):
 
 
 class ShortLines(ProgressLines):
-    """Of one of several runs: lines that fit in 80 columns behind its name."""
+    """Prints lines about one of several runs, which fit in 80 columns after its name."""
 
     def _start(self, event: events.RunStarted) -> None:
         before = event.status.clock.env_steps
@@ -248,7 +231,7 @@ class ShortLines(ProgressLines):
     def _end(self, event: events.RunEnded) -> None:
         summary = event.summary
         pace = f"{summary['env_steps_per_s']:,.0f} env steps/s"
-        self.voice.say(f"Done: {summary['env_steps']:,} env steps in {in_time(summary['seconds'])} ({pace}).")
+        self.voice.say(f"Done: {summary['env_steps']:,} env steps in {duration_text(summary['seconds'])} ({pace}).")
         if failure_counts(summary):
             self.voice.say(failures_line(summary))
 
@@ -264,57 +247,119 @@ class ShortLines(ProgressLines):
         return " | ".join(parts)
 
 
-# -- following a run ---------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class ResumeCommand:
-    """How a user resumes a run: with `mv.resume` or in a shell. `arguments`: what must be given again, behind it."""
-
-    in_python: bool = False
-    arguments: str = ""
-
-    def of(self, path: Path) -> str:
-        if self.in_python:
-            return f"mv.resume({str(path)!r}{self.arguments})"
-        return f"multiverse resume {shlex.quote(str(path))}{self.arguments}"
+# -- runs in words -----------------------------------------------------------------------------------------------
+SHOWN_AGENTS = 4
 
 
-def run_with_sinks(begin: Callable[..., Run], sinks: Sequence[events.Sink], resume: ResumeCommand | None = None) -> Run:
-    """Begin a run (`begin(sinks=…)`) whose events these sinks receive, up to its end; then close them.
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """Lines that describe how a run ended."""
+    stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
+    pace = f"{duration_text(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
+    lines = [
+        f"Done{stopped}: {counted(summary['env_steps'], 'env step')}, {counted(summary['episodes'], 'episode')} and "
+        f"{counted(summary['updates'], 'update')} in {pace}.",
+        f"Time: {shares_text({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
+    ]
+    best = "" if summary["best_return"] is None else f"; best {in_digits(summary['best_return'])}"
+    if summary["evaluation"] is not None:
+        lines.append(f"Evaluation: {evaluation_text(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
+    elif summary["evaluation_failures"]["failed"]:
+        lines.append(f"Evaluation: none, the last one failed{best}.")
+    return [*lines, failures_line(summary)]
 
-    An interrupt or an error is reported to them when the run's envs are closed, and raised again.
-    """
-    hold_standard_descriptors()
-    every, resume = events.Sinks(sinks), resume or ResumeCommand()
-    try:
-        run = begin(sinks=every)
-    except (KeyboardInterrupt, SystemExit):
-        path, env_steps = every.position
-        saved, command = (None, "") if path is None else (saved_steps(path / CHECKPOINTS), resume.of(path))
-        every.handle(
-            events.RunInterrupted(path=path, env_steps=env_steps, saved_env_steps=saved, resume_command=command)
-        )
-        raise
-    except Exception as error:
-        path, env_steps = every.position
-        named = _with_resume_command(error, path, resume)
-        every.handle(events.RunFailed(path=path, env_steps=env_steps, error=named))
-        if named is error:
-            raise
-        raise named.with_traceback(error.__traceback__) from error.__cause__
+
+def next_commands(summary: dict[str, Any], path: Path) -> list[str]:
+    """Commands that a user may want next."""
+    where, longer = shlex.quote(str(path)), 2 * summary["env_steps"]
+    more = f"resume {where} --env-steps {longer}"
+    if summary["stopped"]:  # it would be stopped again
+        more = f"train {shlex.quote(summary['env'])} --init-from {where}"
+    return ["Next:", f"  multiverse evaluate {where}", f"  multiverse {more}"]
+
+
+def evaluation_text(summary: Mapping[str, Any], opponent: str | None = None) -> str:
+    """Describe an evaluation: 'return 493.1 ± 12.0, length 493, over 20 unseen episodes'. With several agents also the
+    return of each or, against an opponent, the share of wins. With meta-episodes also the return and the success rate
+    of each of their episodes."""
+    prefix = "mean_return/"
+    returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
+    if "wins" in summary:
+        returned += f", {wins_text(summary)}"
     else:
-        every.handle(events.RunEnded(path=run.path, summary=run.summary))
-        return run
-    finally:
-        every.close()
+        each = {key.removeprefix(prefix): one for key, one in summary.items() if key.startswith(prefix)}
+        returned += returns_text(each, "episodes" if f"{prefix}episode_1" in summary else "agents")
+    if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
+        returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
+    lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
+    episodes = counted(summary["episodes"], "unseen episode")
+    against = f", against {opponent}" if opponent and "wins" in summary else ""
+    return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
 
-def _with_resume_command(error: Exception, path: Path | None, resume: ResumeCommand) -> Exception:
-    """The same error, which names this run where it says how to resume one."""
-    if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
-        return error
-    if path is None or HOW_TO_GO_ON not in error.hint:
-        return error
-    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run can be resumed with `{resume.of(path)}`"))
+def wins_text(summary: Mapping[str, Any]) -> str:
+    """Describe the outcome against an opponent: 'won 70 %, drew 5 %'."""
+    drew = f", drew {100 * summary['draws']:.0f} %" if summary.get("draws") else ""
+    return f"won {100 * summary['wins']:.0f} %{drew}"
+
+
+def returns_text(returns: dict[str, float], of: str = "agents") -> str:
+    """Describe returns by agent: ' (adversary_0 -3.1, agent_0 -12.2)'; of many only the lowest and the highest, of a
+    team with shared rewards the sum; '' without any."""
+    if of == "agents" and len(returns) > 1 and len(set(returns.values())) == 1:
+        return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
+    if len(returns) > SHOWN_AGENTS:
+        low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
+        return f" ({len(returns)} {of}, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
+    return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
+
+
+def duration_text(seconds: float) -> str:
+    """Format a duration: '4.2 s', '3:07 min', '2:05 h'."""
+    if seconds == float("inf"):
+        return "?"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f}:{seconds % 60:02.0f} min"
+    return f"{seconds // 3600:.0f}:{seconds % 3600 // 60:02.0f} h"
+
+
+def failure_counts(summary: dict[str, Any]) -> dict[str, int]:
+    """Return descriptions of the failures in a run, and their numbers; only those that occurred."""
+    failures, evaluation = summary["failures"], summary["evaluation_failures"]
+    counts = {
+        "env restarts": failures["env_restarts"],
+        "worker restarts": failures["worker_restarts"],
+        "of them timeouts": failures["timeouts"],
+        "bad values": failures["bad_values"],
+        "observations outside their space": failures["out_of_bounds"],
+        "env steps lost": summary["lost_steps"],
+        "gradient steps skipped": summary["skipped_updates"],
+        "evaluations failed": evaluation["failed"],
+        "evaluation episodes lost": evaluation["lost_episodes"],
+        "evaluation env restarts": evaluation["env_restarts"],
+        "evaluation worker restarts": evaluation["worker_restarts"],
+    }
+    return {name: count for name, count in counts.items() if count}
+
+
+def failures_line(summary: dict[str, Any]) -> str:
+    """Describe the failures in a run: 'Failures: env restarts 2.'"""
+    counts = [f"{name} {count:,}" for name, count in failure_counts(summary).items()]
+    return f"Failures: {', '.join(counts) or 'none'}."
+
+
+def budget_text(budget: Budget, clock: Clock) -> str:
+    """Describe the used share of the budget, and its parts other than env steps."""
+    parts = [f"{100 * budget.spent(clock):.0f} %"]
+    parts += [f"{clock.episodes:,} of {budget.episodes:,} episodes"] if budget.episodes else []
+    parts += [f"{duration_text(clock.seconds)} of {duration_text(60 * budget.minutes)}"] if budget.minutes else []
+    return ", ".join(parts)
+
+
+def shares_text(shares: dict[str, float]) -> str:
+    """Format shares of the time: 'act 20 %, step 42 %, learn 35 %, evaluate 0 %, save 0 %, other 3 %'."""
+    return ", ".join(f"{part} {100 * share:.0f} %" for part, share in shares.items())
 
 
 def interruption(event: events.RunInterrupted) -> str:

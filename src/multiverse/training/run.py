@@ -1,8 +1,7 @@
-"""`train` and `resume`: runs, as a program or the command line asks for them.
+"""`train` and `resume`, for programs and for the command line.
 
-Four steps lead to a run that trains, and all but the first two to a new one: open and migrate (`opening`), validate
-(`validation`), build (`Session`). `load` and `evaluate` go the same way (`loading`).
-"""
+A run is resumed in four steps: open, migrate, validate (`opening`), build (`Session`). A new run takes the last two
+(`validation` has the third). `load` and `evaluate` take the same steps (`loading`)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.core.imports import refuse_in_import, without_folders
 from multiverse.networks import checked_network, network_name
-from multiverse.rollouts.slots import is_single
+from multiverse.rollouts.episodes import is_single
 from multiverse.training.config.build import as_plain, build, takes_old_names
 from multiverse.training.config.changes import HOLD, in_our_names, schedule_jumps, without_schedules
 from multiverse.training.config.train_config import (
@@ -33,39 +32,33 @@ from multiverse.training.config.train_config import (
     plain_config,
     wrapper_name,
 )
-from multiverse.training.events import Sinks
-from multiverse.training.hooks import Hook, Schedules
+from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
+from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
-from multiverse.training.objects import NO_OBJECTS, RunObjects, opponent_name
-from multiverse.training.opening import migrate, open_to_train
-from multiverse.training.progress import (
-    InterruptWarning,
-    ProgressLines,
-    ResumeCommand,
-    printer_for_programs,
-    run_with_sinks,
-)
-from multiverse.training.run_text import evaluated
+from multiverse.training.opening import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
+from multiverse.training.progress import InterruptWarning, ProgressLines, evaluation_text, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
-from multiverse.training.runs.checkpoint_format import taken_over
+from multiverse.training.runs.checkpoint_format import reading_state
 from multiverse.training.runs.find_runs import RunPath, find_run, find_set
 from multiverse.training.runs.origin import provenance
 from multiverse.training.runs.records import RunRecord
 from multiverse.training.runs.run_directory import RunDirectory, last_part, read_summary
 from multiverse.training.session import Session
-from multiverse.training.session_envs import warn_of_a_long_rollout
+from multiverse.training.session_envs import warn_of_long_rollout
 from multiverse.training.space_description import described_groups
 from multiverse.training.trainer import Trainer
 from multiverse.training.validation import (
     BEGUN_FROM,
+    NO_OBJECTS,
     RESUME,
     SCHEDULES,
     START,
     ResumeOptions,
+    RunObjects,
     StartOptions,
     ValidRun,
-    settings_and_clock,
-    validate,
+    check_algorithm,
+    opponent_name,
     validate_new,
 )
 
@@ -74,8 +67,8 @@ log = logging.getLogger("multiverse")
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run that has come to its end: where it lies, and how it went; `objects`: env, algorithm and wrappers where they
-    were some of this program, which no file holds, so that whoever is given this run need not be given them again."""
+    """A finished run: its directory and its summary. `objects` holds the env, algorithm, network and wrappers that were
+    objects of this program: no file can hold them, and functions that take this run use them from here."""
 
     path: Path
     summary: dict[str, Any]
@@ -83,18 +76,18 @@ class Run:
 
     @classmethod
     def at(cls, path: Path | str) -> Run:
-        """The run that lies there, or, of a directory above, the one written to last; also one that is under way."""
-        where = find_run(path).path
-        return cls(where, read_summary(where))
+        """The run in this directory or, if runs lie below it, the most recent of them. It may still be training."""
+        run = find_run(path).path
+        return cls(run, read_summary(run))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its metrics, a dict for each number of env steps at which there are some: those of updates and, as
-        `evaluation_…`, those of an evaluation there. `metrics.jsonl` has separate lines."""
+        """Metrics, one dict for each number of env steps at which any were logged. Those of an evaluation have names
+        that begin with `evaluation_`; in `metrics.jsonl` they are separate lines."""
         return RunRecord(self.path).rows()
 
     def metrics(self) -> Any:
-        """The same as a pandas DataFrame, with a column for each metric; NaN where there is none.
-        `.dropna(subset="evaluation_mean_return")` has the rows with an evaluation."""
+        """The rows as a pandas DataFrame with a column for each metric, NaN where a row lacks it.
+        `.dropna(subset="evaluation_mean_return")` selects the rows with an evaluation."""
         try:
             import pandas
         except ImportError as error:
@@ -104,12 +97,12 @@ class Run:
         return pandas.DataFrame(self.rows())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "objects": {}}  # of which another program has none
+        return {**vars(self), "objects": {}}  # another program does not have them
 
     def __repr__(self) -> str:
-        found = self.summary.get("evaluation")
-        told = evaluated(found) if found else "no evaluation"
-        return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {told}>"
+        evaluation = self.summary.get("evaluation")
+        result = evaluation_text(evaluation) if evaluation else "no evaluation"
+        return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {result}>"
 
 
 @takes_old_names
@@ -131,33 +124,36 @@ def train(
     """Train an algorithm: `run = mv.train("CartPole-v1", num_envs=8, env_steps=100_000, seed=1)`.
 
     Args:
-        env: whatever `make_vec` takes.
-        algorithm: its name, or what makes one of your own: `(observation_space, action_space, slots, seed)` → it.
-        run_dir: exactly where the run lies; by default a fresh directory `root/<env>/<algorithm>-<seed>-<time>`.
-        hooks: `Hook`s that watch the run, stop it or change its settings.
-        init_from: a run whose weights this one begins with.
-        preset: whether to begin from the settings known to suit this env, or another env whose settings to begin from;
-            what is given here goes before them.
-        wrappers: what each env is wrapped in, the innermost first: callables, or module:name of one.
-        tensorboard: metrics for TensorBoard too, in the run's own `tensorboard/`.
-        progress: whether to tell how it goes: in terminals and notebooks by a bar, elsewhere in a line now and then.
-        seeds: so many runs, from `seed` on, in one directory (`SeedRuns`): side by side in processes of their own where
-            there are cores, unless env, algorithm, hooks, wrappers or schedules are objects of this program.
-        settings: fields of `TrainConfig` and of the algorithm's config, `num_envs=8`, `learning_rate=1e-3`, also by
-            the names that flags have (`lr`, `total_timesteps`, `net_arch`). A number of the algorithm's may be a
-            function of how much of the budget is left: `lr=lambda left: 3e-4 * left`. `evaluation_opponent` may be a
-            run, policies (`mv.load`) or a function, too. `network`: a class of your own (a torch module) that takes the
-            place of the first layers, with `network_kwargs`; feature extractors of Stable-Baselines3 work unchanged.
+        env: Any env that `make_vec` accepts.
+        algorithm: Name of an algorithm, or a class or function that makes your own:
+            `(observation_space, action_space, slots, seed)` → algorithm.
+        run_dir: Directory of the run. Default: a new directory `root/<env>/<algorithm>-<seed>-<time>`.
+        hooks: List of `Hook`s that watch the run, stop it or change its settings.
+        init_from: Run whose weights are the initial weights.
+        preset: Whether to start from the preset of this env, or the env whose preset to start from. Settings that are
+            given replace those of the preset.
+        wrappers: Wrappers of each env, innermost first: callables, or their names as module:name.
+        tensorboard: Whether to write metrics for TensorBoard too, to `tensorboard/` in the run.
+        progress: Whether to show progress: as a bar in terminals and notebooks, elsewhere as a line every few seconds.
+        seeds: Number of runs, with seeds from `seed` on, in one directory (`SeedRuns`). They run in parallel processes
+            if there are enough cores, unless env, algorithm, hooks, wrappers or schedules are objects of this program.
+        settings: Fields of `TrainConfig` and of the algorithm's config, `num_envs=8`, `learning_rate=1e-3`, also by
+            the names of the flags (`lr`, `total_timesteps`, `net_arch`). A numeric setting of the algorithm may be a
+            function of the remaining share of the budget: `lr=lambda left: 3e-4 * left`. `evaluation_opponent` may also
+            be a run, policies (`mv.load`) or a function. `network`: your torch module class, used in place of the first
+            layers, with `network_kwargs`; feature extractors of Stable-Baselines3 work unchanged.
 
-    Ctrl-C saves the run, says how to go on with it, and goes on its way.
+    Ctrl-C saves the run, prints how to resume it, and raises KeyboardInterrupt.
     """
     refuse_in_import("trains")
+    hooks = checked_hooks(hooks)
+    check_algorithm(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     opponent = _named(settings, "evaluation_opponent", opponent_name)
     given, schedules = without_schedules(in_our_names(settings), kind)
-    network = _named(given, "network", lambda brought: network_name(checked_network(brought)))
+    network = _named(given, "network", lambda value: network_name(checked_network(value)))
     if wrappers:
-        given["wrappers"] = [one if isinstance(one, str) else wrapper_name(one) for one in wrappers]
+        given["wrappers"] = [wrapper if isinstance(wrapper, str) else wrapper_name(wrapper) for wrapper in wrappers]
     config = config_for(env, algorithm, given, preset)
     own = None if isinstance(algorithm, str) else algorithm
     objects = RunObjects(env=env, algorithm=own, network=network, wrappers=wrappers or None, opponent=opponent)
@@ -168,23 +164,24 @@ def train(
 
         return seed_runs.run_in_program(seed_runs.new_set(config, seeds, options), objects, hooks, progress)
     begin = functools.partial(start_run, config, options, objects)
-    return watched(begin, hooks, progress, objects.arguments())
+    return run_from_program(begin, hooks, progress, objects.arguments())
 
 
 def _named(settings: dict[str, Any], name: str, name_of: Callable[[Any], str]) -> Any:
-    """The object that this setting is, which is replaced by its name; None where it is a name, which a config holds."""
-    brought = settings.get(name)
-    if brought is None or isinstance(brought, str):
+    """Return this setting if it is an object, and replace it by its name in `settings`; None if it is a name."""
+    value = settings.get(name)
+    if value is None or isinstance(value, str):
         return None
-    settings[name] = name_of(brought)
-    return brought
+    settings[name] = name_of(value)
+    return value
 
 
-def watched(begin: Callable[..., Run], own: Sequence[Hook], progress: bool, again: str = "") -> Run:
-    """Begin a run (`begin(hooks=…, sinks=…)`) from a program, with these hooks, and show how it goes or not. `again`:
-    as of `RunObjects.arguments`."""
+def run_from_program(begin: Callable[..., Run], hooks: Sequence[Hook], progress: bool, arguments: str = "") -> Run:
+    """Run `begin(hooks=…, sinks=…)` for a Python program, with its progress on the screen if `progress`. `arguments`:
+    of `mv.resume`, as `RunObjects.arguments` returns them."""
     sink = ProgressLines(printer_for_programs(), commands=False) if progress else InterruptWarning()
-    return run_with_sinks(functools.partial(begin, hooks=own), [sink], ResumeCommand(in_python=True, arguments=again))
+    resume = ResumeCommand(in_python=True, arguments=arguments)
+    return run_with_sinks(functools.partial(begin, hooks=hooks), [sink], resume)
 
 
 def start_run(
@@ -194,10 +191,11 @@ def start_run(
     hooks: Sequence[Hook] = (),
     sinks: Sinks | None = None,
 ) -> Run:
-    """A new run of a whole config."""
-    valid = validate_new(config, options, objects)
+    """Train a new run with this config."""
+    weights = None if options.init_from is None else checkpoint_of(options.init_from)
+    valid = validate_new(config, options, objects, weights)
     with closing(Session(valid.config, valid.source, valid.maker, opponent=objects.opponent)) as session:
-        warn_of_a_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
+        warn_of_long_rollout(config, session.envs.num_envs, next(iter(session.learners)).steps_per_env)
         _begin_with_weights(valid, session)
         with RunDirectory.create(
             options.root,
@@ -230,18 +228,22 @@ def resume(
     hold_schedules: bool = False,
     **settings: Any,
 ) -> Run:
-    """Go on with a run exactly where its last checkpoint was taken, or where the one was that is named
-    (`RUN/checkpoints/step-000000098304`): what came after that goes. A larger budget makes it longer.
+    """Resume a run exactly at its last checkpoint, or at the one that the path names
+    (`RUN/checkpoints/step-000000098304`), which removes what came after it. A larger budget makes the run longer.
 
-    `env`, `algorithm`, `network`, `evaluation_opponent`, `env_kwargs`, `wrappers`: for runs of which one was an object
-    of the program, or whose env got a secret: no file holds those. `algorithm` and `network` may be the `file.py:Class`
-    of one that has moved, too: the run keeps that. `trust`: whether code that the run names may be called though
-    somebody else has written it. `without_replay`: begin with an empty replay buffer, for a run whose buffer is
-    damaged; all else is that of the checkpoint, but the run is not bit-exact. `hold_schedules`: keep learning rate,
-    clip range and exploration as they were in the last update; by default those that follow the budget follow the new
-    one. `settings`: other ones from here on, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
+    Args:
+        env, algorithm, network, evaluation_opponent, env_kwargs, wrappers: For runs in which one of them was an object
+            of the program, or whose env got a secret: no file holds those. `algorithm` and `network` may also be the
+            `file.py:Class` of one that has moved; the run keeps the new name.
+        trust: Whether to call code that the run names although another user wrote it.
+        without_replay: Whether to start with an empty replay buffer, for a run whose buffer is damaged. Everything else
+            is that of the checkpoint, but the run is not bit-exact.
+        hold_schedules: Whether to keep learning rate, clip range and exploration as they were in the last update. By
+            default schedules follow the new budget.
+        settings: New values of settings, `learning_rate=1e-4`, `executor="serial"`; as for `train`.
     """
     refuse_in_import("trains")
+    hooks = checked_hooks(hooks)
     settings |= {HOLD: True} if hold_schedules else {}
     objects = RunObjects(env=env, algorithm=algorithm, network=network, wrappers=wrappers, env_kwargs=env_kwargs)
     objects = dataclasses.replace(objects.filled_from(run), opponent=evaluation_opponent)
@@ -257,7 +259,7 @@ def resume(
         objects = dataclasses.replace(objects, schedules=schedules)
         return seed_runs.run_in_program(resumed, objects, hooks, progress)
     begin = functools.partial(resume_run, run, in_our_names(settings), options, objects)
-    return watched(begin, hooks, progress, objects.arguments())
+    return run_from_program(begin, hooks, progress, objects.arguments())
 
 
 def resume_run(
@@ -268,35 +270,36 @@ def resume_run(
     hooks: Sequence[Hook] = (),
     sinks: Sinks | None = None,
 ) -> Run:
-    """As `resume`; `settings` go before those of the run."""
-    found = find_run(run)
-    with RunDirectory.open(found.path) as directory:
-        opened = open_to_train(directory, found.checkpoint, with_replay=not options.without_replay)
+    """Resume a run as `resume` does; `settings` replace those of the run."""
+    location = find_run(run)
+    with RunDirectory.open(location.path) as directory:
+        opened = open_to_train(directory, location.checkpoint, with_replay=not options.without_replay)
         valid = validate(migrate(opened), settings, objects, options)
         with closing(Session(valid.config, valid.source, valid.maker, valid.envs, objects.opponent)) as session:
             trainer = Trainer(valid.config, session, directory, _with_schedules(valid.objects, hooks), sinks)
-            _bring_back(trainer, valid, options)
+            _restore(trainer, valid, options)
             _write_part(directory, valid, session, options.tensorboard, options.without_replay)
             return Run(directory.path, trainer.run(), objects=valid.objects.unnamed())
 
 
 # -- build ---------------------------------------------------------------------------------------------------------
 def _begin_with_weights(valid: ValidRun, session: Session) -> None:
+    """Load the initial weights from the run that `init_from` names, if it does."""
     if valid.weights is not None:
-        with taken_over(valid.weights):
+        with reading_state(valid.weights):
             session.learners.load_weights(valid.weights.state["session"])
 
 
-def _bring_back(trainer: Trainer, valid: ValidRun, options: ResumeOptions) -> None:
-    """The run as it was at its checkpoint, with the settings that it has from here on."""
-    session, found = trainer.session, valid.checkpoint
-    if found is None:
+def _restore(trainer: Trainer, valid: ValidRun, options: ResumeOptions) -> None:
+    """Restore the run from its checkpoint, then apply the settings that have changed."""
+    session, checkpoint = trainer.session, valid.checkpoint
+    if checkpoint is None:
         trainer.directory.cut_back({})
         _begin_with_weights(valid, session)
         session.begin()
         return
-    with taken_over(found):
-        trainer.load(found.state, options.without_replay)
+    with reading_state(checkpoint):
+        trainer.load(checkpoint.state, options.without_replay)
         for learner in session.learners:
             _check_settings(learner)
     if valid.changed & {*BUDGETS, "schedule_progress"}:
@@ -304,9 +307,9 @@ def _bring_back(trainer: Trainer, valid: ValidRun, options: ResumeOptions) -> No
     kind = valid.maker.kind
     free = own_settings(kind) - capabilities_of(kind).fixed
     wanted = {name: getattr(valid.config.settings, name) for name in free & valid.changed}
-    for learner in session.learners:  # also where a hook had changed them before
-        if theirs := {name: value for name, value in wanted.items() if _differs(learner, name, value)}:
-            learner.change(**theirs)
+    for learner in session.learners:  # a hook may have changed settings since they were saved
+        if changes := {name: value for name, value in wanted.items() if _differs(learner, name, value)}:
+            learner.change(**changes)
     if valid.saved is not None and valid.saved.named is not None:
         Checkpoints(trainer.directory.checkpoints).go_back(trainer.clock.env_steps)
 
@@ -324,13 +327,13 @@ def _warn_of_jumps(trainer: Trainer, valid: ValidRun) -> None:
 
 
 def _differs(algorithm: Algorithm, name: str, value: Any) -> bool:
-    """Whether an algorithm has another value of this setting; one that holds no settings may have any."""
+    """Whether an algorithm has another value of this setting; assumed of one that does not expose its settings."""
     settings = settings_of(algorithm)
     return not hasattr(settings, name) or getattr(settings, name) != value
 
 
 def _check_settings(algorithm: Algorithm) -> None:
-    """Those that a hook has changed are part of its state, and have their types as those of a file do."""
+    """Check the types of an algorithm's settings: those that a hook changed come from the state of the checkpoint."""
     settings = settings_of(algorithm)
     if dataclasses.is_dataclass(settings) and not isinstance(settings, type):
         build(type(settings), as_plain(settings), "its settings")
@@ -343,15 +346,15 @@ def _with_schedules(objects: RunObjects, hooks: Sequence[Hook]) -> list[Hook]:
 def _write_part(
     directory: RunDirectory, valid: ValidRun, session: Session, tensorboard: bool, without_replay: bool = False
 ) -> None:
-    """What is known of a part of a run when it begins: settings, spaces, where it came from."""
+    """Write what is known when this part of a run begins: settings, spaces and provenance."""
     if valid.changes_config:
-        directory.write_config(plain_config(valid.config))  # the next resume has them too
+        directory.write_config(plain_config(valid.config))  # the next resume uses them too
     if valid.ours:
         directory.write_origin()
     try:  # so that the policy can act without an env
         directory.write_spaces(described_groups(session.envs.views.layout, is_single(session.envs)))
-    except InvalidRequest as error:  # no file can hold them
-        log.info("to act with this run's policy its env will be needed: %s", error)
+    except InvalidRequest as error:  # a custom space
+        log.info("acting with this run's policy will need its env: %s", error)
     weights = valid.weights and str(valid.weights.path.absolute())
     begun_from = weights or last_part(directory.path).get(BEGUN_FROM)
     part = {**provenance(valid.config.seed, session.envs.plan), BEGUN_FROM: begun_from}

@@ -1,4 +1,4 @@
-"""What is being trained: envs, algorithm and collector, and the exact state of all three between two rollouts."""
+"""Envs, algorithm and collector of a run, and the exact state of all three between two rollouts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from multiverse.rollouts.rollout_arrays import collected_in_workers, rollout_fie
 from multiverse.rollouts.self_play import Pool
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.env_marks import BEGIN_AT, EnvMarks
-from multiverse.training.evaluation_envs import EvaluationEnvs
+from multiverse.training.env_states import BEGIN_AT, EnvMarks, EvaluationEnvs
 from multiverse.training.learners import (
     AlgorithmMaker,
     build_learners,
@@ -38,15 +37,14 @@ from multiverse.training.learners import (
     observation_lines,
 )
 from multiverse.training.loading import opponents_for
-from multiverse.training.scaling import first_num_envs
+from multiverse.training.scaling import FIRST_NUM_ENVS
 from multiverse.training.session_envs import (
     NEW_ENVS,
     ResumedEnvs,
     RunEnvs,
     evaluation_tasks,
-    mask_lines,
+    log_ray_collection,
     rollout_shape,
-    tell_how_ray_collects,
     training_plan,
 )
 from multiverse.vector.opening import OpenedEnvs
@@ -56,7 +54,7 @@ log = logging.getLogger("multiverse")
 
 
 class Session:
-    """Envs under way, an algorithm, and the rollout between them. `close` it."""
+    """Running envs, the algorithms that learn from them, and the collector between them. Must be closed."""
 
     def __init__(
         self,
@@ -66,14 +64,14 @@ class Session:
         resumed: ResumedEnvs = NEW_ENVS,
         opponent: Any = None,
     ) -> None:
-        """`resumed`: what envs keep where a run is resumed. `opponent`: of evaluations, unless the config names it."""
+        """`resumed`: what the envs of a resumed run keep. `opponent`: of evaluations, if not named in the config."""
         self._config = config
         sees_state = capabilities_of(make_algorithm.kind).sees_state(config.settings)
         self._run_envs = RunEnvs(config, env, resumed.masks, sees_state)
         self._asynchronous: AsynchronousCollection | None = None
         self._past_account: Account | None = None
         self.evaluation_tasks = evaluation_tasks(config)
-        count = resumed.num_envs or first_num_envs(config.num_envs)
+        count = config.num_envs if isinstance(config.num_envs, int) else resumed.num_envs or FIRST_NUM_ENVS
 
         with self._opened(count, resumed.plan) as opened:
             self.learners = build_learners(config, opened.description, make_algorithm, count)
@@ -88,9 +86,9 @@ class Session:
             if config.opponents:
                 size, share, every = config.opponents, config.opponent_share, config.opponent_every
                 self._pool = Pool(groups, size, share, every, config.opponent_choice, config.seed)
-            self._collect_from_envs()
+            self._make_collector()
             can_be_saved = isinstance(self.envs, VectorEnv) and self.envs.can_be_saved()
-            self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # those are never at rest
+            self._marks = EnvMarks(can_be_saved and not config.asynchronous)  # asynchronous envs never rest
             opponent = config.evaluation_opponent if opponent is None else opponent
             self.opponents = None if opponent is None else opponents_for(opponent, groups)
             self.evaluation_envs = EvaluationEnvs(
@@ -103,17 +101,17 @@ class Session:
             raise
         self._noise = np.random.default_rng((config.seed, 2))
         self.recent = RecentEpisodes()
-        self._under_way = False  # the envs are further than the mark
-        self._told_of_cut_episodes = False
-        self._next_episodes: list[int] = []  # of every env that there has been, when their number changed last
-        self._failures_before = Failures()  # of the envs before these, and before a resume
+        self._past_mark = False  # whether the envs have stepped since the mark
+        self._warned_of_cut_episodes = False
+        self._next_episodes: list[int] = []  # next episode of each env that there was when their number changed last
+        self._failures_before = Failures()  # of former envs, and before a resume
         self._before_change: dict[str, Any] | None = None  # the state, while the number of envs changes
 
     def _opened(self, count: int, plan: Plan | None) -> OpenedEnvs:
         return self._run_envs.open_training(count, plan)
 
     def _bind(self, opened: OpenedEnvs, count: int) -> None:
-        """Bind the envs, with room for the rollouts of what learns from them."""
+        """Bind the envs, with memory for the rollouts of the learners."""
         description, config = opened.description, self._config
         self._single = description.kind == "single"
         if self._single or self._run_envs.masks == "info":
@@ -128,17 +126,27 @@ class Session:
         if (whole or config.asynchronous) and not everywhere:
             raise InvalidRequest(
                 f"{'whole_episodes' if whole else 'asynchronous'} needs a policy that acts in the workers. This one "
-                "acts in the calling process, because it sees images, has a network of your own (network), or has "
+                "acts in the calling process, because it sees images, has a user-defined network (network), or has "
                 "fewer than 8 steps_per_env"
             )
         if config.asynchronous and BACKENDS[opened.plan.executor].own_share:
             raise InvalidRequest(
-                f"asynchronous: these envs run in the calling process, which cannot learn meanwhile ({opened.plan.why})"
+                "asynchronous: these envs run in the calling process, which cannot step them while it learns "
+                f"({opened.plan.why})"
             )
         self.envs = opened.bind(rollout_fields(self._shapes, count, config.opponents > 0, whole) if everywhere else ())
-        tell_how_ray_collects(self.envs)
+        log_ray_collection(self.envs)
 
-    def _collect_from_envs(self) -> None:
+    def _reopen(self, count: int, plan: Plan) -> None:
+        """Replace the envs by new ones."""
+        failures = self.failures
+        self.envs.close()
+        with self._opened(count, plan) as opened:
+            self._bind(opened, count)
+        self._failures_before = failures
+        self._make_collector()
+
+    def _make_collector(self) -> None:
         mask = next(iter(self.learners)).features.mask if self._single else None
         path = None if mask is None else mask.path
         config, reset_plan = self._config, training_plan(self._config)
@@ -171,21 +179,14 @@ class Session:
         return any(one.whole_episodes(settings) for one in self._capabilities)
 
     def change_num_envs(self, count: int) -> None:
-        """So many envs from here on, between two rollouts: all of them begin another episode, also those that stay."""
+        """Continue with this number of envs after the present rollout. All of them begin a new episode."""
         self._before_change = self.state()  # guard: a-change-of-envs-can-be-stopped
-        plan, failures, groups = self.envs.plan, self.failures, self.envs.views.layout.groups
-        begun = self.envs.episode_counts.tolist()
+        plan, begun = self.envs.plan, self.envs.episode_counts.tolist()
         self._next_episodes[: len(begun)] = [episode + 1 for episode in begun]
-        self.envs.close()
-        for learner, group in zip(self.learners, groups):
-            learner.set_slots(count * len(group.agents))  # type: ignore[attr-defined]
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
-        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray)
-        with self._opened(count, as_before) as opened:
-            self._bind(opened, count)
-        self._failures_before = failures
-        self._collect_from_envs()
+        self._reopen(count, plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray))
+        self._set_slots()
         new = [0] * max(0, count - len(self._next_episodes))
         self.envs.begin_at([*self._next_episodes, *new][:count])  # guard: no-episode-is-played-again
         self._collector.begin()
@@ -193,100 +194,98 @@ class Session:
         self._before_change = None
 
     def _find_masks(self) -> None:
-        """Find the source of action masks after the first reset. Envs with masks in their infos are started once more,
-        with memory for the masks."""
-        self._run_envs.masks = found = self.envs.mask_source() if self._config.action_masks else None
-        self._report_masks(found)
-        if found != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
+        """Find the source of action masks after the first reset. Envs with masks in infos are started again."""
+        self._run_envs.masks = source = self.envs.mask_source() if self._config.action_masks else None
+        self._report_masks(source)
+        if source != "info" or not (self._single or any(one.keeps_masks for one in self._capabilities)):
             return
-        plan, self._failures_before = self.envs.plan, self.failures
-        self.envs.close()
-        with self._opened(self.envs.num_envs, plan) as opened:
-            self._bind(opened, self.envs.num_envs)
-        self._collect_from_envs()
+        self._reopen(self.envs.num_envs, self.envs.plan)
         self.evaluation_envs.replace()
         self.envs.reset()
 
-    def _tell_masks_of_old_run(self) -> None:
-        found = self.envs.mask_source() if self._config.action_masks else None
-        if self._single and found in ("method", "info") and found != self._run_envs.masks:
+    def _report_masks_of_resumed_run(self) -> None:
+        source = self.envs.mask_source() if self._config.action_masks else None
+        if self._single and source in ("method", "info") and source != self._run_envs.masks:
             log.warning(
                 "the env has action masks (%s), which this run does not use because it began without them; start a new "
                 "run to use them",
-                found,
+                source,
             )
         else:
-            self._report_masks(found)
+            self._report_masks(source)
 
     def _report_masks(self, source: MaskSource | None) -> None:
-        self.start_lines += mask_lines(source)
-        for line in mask_lines(source):
+        if source is not None:
+            where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
+            line = f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"
+            self.start_lines.append(line)
             log.info("%s", line)
 
     @property
     def failures(self) -> Failures:
-        """Of all envs that there have been, also before a resume."""
+        """Failures of all envs of the run, former ones and those before a resume included."""
         return self._failures_before + self.envs.failures
 
     def load_failures(self, counts: Mapping[str, Any]) -> None:
-        """Those before a resume, as `asdict` gave them: what is counted from here on comes on top."""
+        """Load the failures before a resume, a dict made by `asdict`; later ones are added to them."""
         self._failures_before = build(Failures, counts, "its failures")
 
     @property
     def algorithm(self) -> Any:
-        """What learns; where several groups of agents do, all of them (`Learners`)."""
+        """The algorithm; with several groups of agents, all of them (`Learners`)."""
         return self.learners.only
 
     @property
     def rollouts(self) -> list[Rollout]:
-        """What was collected last, by group."""
+        """The last rollout of each group."""
         return list(self._collector.rollouts)
 
     @property
     def env_steps(self) -> int:
-        """Of a rollout."""
+        """Number of env steps in one rollout."""
         return self._collector.env_steps
 
     def begin(self) -> None:
-        """The first episode of every env."""
+        """Begin the first episode of every env."""
         self.envs.reset()
         self._find_masks()
         self._collector.begin()
         self._mark_from_here()
 
     def _mark_from_here(self) -> None:
-        self._marks.over(self.envs, self._collector)
+        self._marks.follow(self.envs, self._collector)
         self.evaluation_envs.saves = self._marks.can_be_saved
         self._mark()
 
     def collect(self, should_stop: Callable[[], bool]) -> Collected | None:
-        """A rollout of the algorithm's policy; None if it was to stop before that. The state stays what it was.
+        """Collect a rollout with the policies of the learners; None if `should_stop` returned True first. `state` does
+        not change.
 
-        Envs that save themselves and have not done so at the mark can only be saved between rollouts: theirs is always
-        filled.
+        If envs save themselves and have not done so at the mark, they can be saved between rollouts only; then the
+        rollout is always completed.
         """
-        if self._marks.cannot_be_left:  # guard: a-rollout-that-cannot-be-left-is-filled
+        if self._marks.requires_whole_rollout:  # guard: a-rollout-that-cannot-be-left-is-filled
             should_stop = _never
-        self._under_way = True
+        self._past_mark = True
         opponents = None if self._pool is None else self._pool.opponents()
-        found = self._collector.collect(self.learners.policies(), self._noise, should_stop, opponents)
-        self._tell_of_cut_episodes(found)
-        return found
+        collected = self._collector.collect(self.learners.policies(), self._noise, should_stop, opponents)
+        self._warn_of_cut_episodes(collected)
+        return collected
 
-    def _tell_of_cut_episodes(self, collected: Collected | None) -> None:
-        """Once, where a rollout was to have a whole episode of every env and was too short for it."""
-        if collected is None or not self._whole_episodes or self._told_of_cut_episodes:
+    def _warn_of_cut_episodes(self, collected: Collected | None) -> None:
+        """Warn once if rollouts are too short for one whole episode of every env, with `whole_episodes`."""
+        if collected is None or not self._whole_episodes or self._warned_of_cut_episodes:
             return
         if (cut := self.envs.num_envs - len(collected.episodes)) > 0 and not collected.lost_steps:
-            self._told_of_cut_episodes = True
+            self._warned_of_cut_episodes = True
             steps = next(iter(self.learners)).steps_per_env
             log.warning(
-                f"whole_episodes: {cut} of {self.envs.num_envs} episodes were not over after steps_per_env={steps}; "
-                "they go on in the next rollout, played by its policy. A larger steps_per_env has all of them whole"
+                f"whole_episodes: {cut} of {self.envs.num_envs} episodes had not ended after steps_per_env={steps}; "
+                "they continue in the next rollout, with its policy. Increase steps_per_env to have whole episodes"
             )
 
     def learned(self, collected: Collected) -> None:
-        """The rollout has been learned from: this is the state to come back to."""
+        """Mark the present state after an update with this rollout: `state` returns it from now on."""
         self.recent.add(collected.episodes)
         if self._pool is not None:
             policies = self.learners.policies()
@@ -294,18 +293,18 @@ class Session:
         self._mark(collected.act_s + collected.step_s)
 
     def rest(self) -> None:
-        """While evaluations are played: workers fill what they are at, and no more until the next `collect`."""
+        """Pause asynchronous collection for an evaluation: workers finish their rows, then wait for `collect`."""
         if self._asynchronous is not None:
             self._asynchronous.rest()
 
     def stop_collecting(self) -> None:
-        """For good."""
+        """End asynchronous collection."""
         if self._asynchronous is not None:
             self._asynchronous.stop()
 
     @property
     def account(self) -> Account | None:
-        """Of asynchronous collecting, now or before a resume: what became of all env steps that were collected so."""
+        """Env steps of asynchronous collection by their use, also before a resume; None without it."""
         return self._past_account if self._asynchronous is None else self._asynchronous.account
 
     def close(self) -> None:
@@ -316,24 +315,24 @@ class Session:
 
     # -- its state -----------------------------------------------------------------------------------------------
     def _mark(self, rollout_s: float | None = None) -> None:
-        """Remember where the envs and the noise are; what is under way later does not count until it is learned."""
+        """Mark the state of envs and noise. Steps after it count only when they have been learned from."""
         if self._asynchronous is not None:
             self._marks.mark_beginnings(self._asynchronous.next_episodes())
-            version = self.learners.policies()[0].version  # other noise than before
+            version = self.learners.policies()[0].version  # a resumed run draws other noise
             self._marked_noise = np.random.default_rng((self._config.seed, 2, version)).bit_generator.state
             return
         self._marks.mark(rollout_s)
         self._marked_noise = self._noise.bit_generator.state
-        self._under_way = False
+        self._past_mark = False
 
     @property
-    def at_hand(self) -> bool:
-        """Whether there is a `state`: not in the middle of a rollout of envs that were not saved at its beginning."""
+    def has_state(self) -> bool:
+        """Whether `state` can be called: not during a rollout of envs that did not save themselves before it."""
         changing = self._before_change is not None
-        return changing or not (self._under_way and self._marks.cannot_be_left)
+        return changing or not (self._past_mark and self._marks.requires_whole_rollout)
 
     def state(self) -> dict[str, Any]:
-        """As it was after the last update, if that is `at_hand`."""
+        """Return the state after the last update, if `has_state`."""
         if self._before_change is not None:
             return self._before_change
         return {
@@ -348,30 +347,31 @@ class Session:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from there: the same weights, the same noise, and every env in the middle of its episode."""
+        """Restore weights, noise and every env in the middle of its episode."""
         self.learners.load(state)
         if self._pool is not None:
             self._pool.load(state["opponents"])
         self._noise.bit_generator.state = state["noise"]
         self.recent.load(state["recent"])
-        saved, self._next_episodes = state["envs"], [int(one) for one in state.get("next_episodes", [])]
+        saved, self._next_episodes = state["envs"], [int(episode) for episode in state.get("next_episodes", [])]
         if "account" in state:
             self._past_account = Account.saved(state["account"])
             if self._asynchronous is not None:
                 self._asynchronous.load_account(self._past_account)
         if BEGIN_AT in saved:
-            self._begin_at(np.asarray(saved[BEGIN_AT]).tolist())
+            self.envs.begin_at(np.asarray(saved[BEGIN_AT]).tolist())
+            self._set_slots()
         else:
-            self._marks.bring_back(self.envs, self._collector, saved)
-        self._tell_masks_of_old_run()
+            self._marks.restore(self.envs, self._collector, saved)
+        self._report_masks_of_resumed_run()
         self._collector.begin()
         self._mark_from_here()
 
-    def _begin_at(self, episodes: list[int]) -> None:
-        """Every env with that episode, from its beginning."""
-        self.envs.begin_at(episodes)
+    def _set_slots(self) -> None:
+        """Make algorithms discard what they keep of slots, because all envs begin a new episode."""
         for learner, group in zip(self.learners, self.envs.views.layout.groups):
-            learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
+            if capabilities_of(type(learner)).auto_num_envs:
+                learner.set_slots(self.envs.num_envs * len(group.agents))  # type: ignore[attr-defined]
 
 
 def _never() -> bool:

@@ -1,4 +1,4 @@
-"""The envs of a run: those of its training and of its evaluations, their tasks, and what their rollouts take."""
+"""The envs of a run, for training and for evaluations: how they are opened, their tasks, and their rollouts' shape."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from multiverse.core.env import EnvDescription, MaskSource
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Group
-from multiverse.core.plan import (
-    DEFAULT_RAY,
-    IN_CALLER,
-    IN_PROCESSES,
-    Plan,
-    RayOptions,
-    Timeouts,
-    WorkerOptions,
-)
+from multiverse.core.plan import DEFAULT_RAY, IN_CALLER, IN_PROCESSES, Plan, RayOptions, Timeouts, WorkerOptions
 from multiverse.core.reset_plan import DerivedSeeds, DrawnTasks
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import num_logits
@@ -40,18 +32,18 @@ log = logging.getLogger("multiverse")
 
 OF_RAY = ("ray_address", "cpus_per_worker", "gpus_per_worker")
 WHERE = ("executor", "workers", "start_method", *OF_RAY)
-"""Settings that say where envs run."""
+"""Settings that determine where envs run."""
 
 
 def saved_masks(state: Mapping[str, Any]) -> MaskSource | None:
     """Source of the action masks of a saved run, "method" or "info", from the state of its session. None for other
     runs, and for those of versions that ignored such masks."""
-    found = state.get("action_masks")
-    return found if found in ("method", "info") else None
+    source = state.get("action_masks")
+    return source if source in ("method", "info") else None
 
 
 def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, described: EnvDescription) -> RolloutShape:
-    """What a rollout of this algorithm, which learns from this group of agents, must have room for."""
+    """Shape of the rollouts from which this algorithm learns about this group of agents."""
     policy, masks, own_mask = algorithm.policy(), group.masks, algorithm.features.mask
     if described.kind == "single" and own_mask is not None:
         masks = num_logits(group.action_space)  # type: ignore[arg-type]
@@ -72,17 +64,9 @@ def rollout_shape(algorithm: Algorithm, group: Group, num_envs: int, described: 
     )
 
 
-def mask_lines(source: MaskSource | None) -> list[str]:
-    """Describe where action masks come from, in one line; none without masks."""
-    if source is None:
-        return []
-    where = "the method action_masks()" if source == "method" else f"{source}['action_mask']"
-    return [f"Action masks: from {where}; only open actions are taken (--no-action-masks turns this off)"]
-
-
 @dataclass(frozen=True)
 class ResumedEnvs:
-    """What the envs of a run keep when it is resumed, whatever a stopwatch would say today; of a new run as it is."""
+    """Choices for the envs of a run that a resumed run keeps, without measuring again; defaults for a new run."""
 
     plan: Plan | None = None
     num_envs: int | None = None
@@ -94,19 +78,19 @@ NEW_ENVS = ResumedEnvs()
 
 @dataclass
 class RunEnvs:
-    """How the envs of a run are opened: the same env, arguments, tasks and masks for its training and evaluations."""
+    """Opens the envs of a run, with the same arguments, tasks and masks for training and evaluations."""
 
     config: TrainConfig
     env: Any
-    masks: MaskSource | None = "method"  # known once the first envs have been reset
-    sees_state: bool = False  # the training asks for the env's `state()` too
-    outside: Sequence[Wrapper] = ()  # around each env, whatever it is
+    masks: MaskSource | None = "method"  # known after the first reset
+    sees_state: bool = False  # whether the algorithm learns from the env's `state()`
+    outside: Sequence[Wrapper] = ()  # outermost wrappers
 
     def __post_init__(self) -> None:
         self._tasks = with_tasks(self.config, self.env, self.outside)
 
     def open_training(self, num_envs: int, plan: Plan | None) -> OpenedEnvs:
-        """The envs of a training, built and described. Build what learns from them, then bind them."""
+        """Open the envs for training. Build the learners from their description, then bind the envs."""
         config = self.config
         where: dict[str, Any] = {"plan": plan} if plan is not None else _where(config, config.workers)
         if plan is None and config.asynchronous and config.executor == "auto" and config.ray_address is None:
@@ -117,21 +101,21 @@ class RunEnvs:
             reset_plan=training_plan(config),
             failures=_failures(config, config.restarts_per_minute, float32=True),
             agents=replace(self._agents(), state=self.sees_state),
-            **self._of_both(),
+            **self._common_options(),
             **where,
         )
         if config.render:
-            return _opened_in_a_window(config.env, self.env, num_envs, options)
+            return _open_with_window(config.env, self.env, num_envs, options)
         return open_envs(self.env, num_envs, options)
 
     def open_evaluation(self, count: int, plan: Plan | None) -> BaseVectorEnv:
-        """In workers, if those of `plan` are, or else as the config says: there a crash or a hang costs one episode.
-        How many envs there are is never up to the workers."""
+        """Open envs for evaluations: in workers if the plan of the training has workers, where a crash or a hang costs
+        one episode; without a plan as the config says. Their number never depends on that of the workers."""
         config = self.config
         where = _where(config, config.workers and min(config.workers, count))
         if plan is not None:
             apart = not BACKENDS[plan.executor].own_share and BACKENDS[plan.executor].replaceable
-            # On a Ray cluster they use the training's cores, which rest meanwhile.
+            # On a Ray cluster they use the cores of the training, which is paused meanwhile.
             # guard: evaluations-ask-for-no-cores-of-their-own
             ray = plan.ray and replace(plan.ray, cpus_per_worker=0.0)
             where = {"executor": IN_CALLER}
@@ -140,17 +124,17 @@ class RunEnvs:
         rate = config.restarts_per_minute  # guard: evaluations-have-the-runs-restarts
         options = VectorOptions(
             autoreset="disabled",
-            infos="tasks" in self._tasks,  # the returns of a meta-episode's episodes are there
+            infos="tasks" in self._tasks,  # infos hold the returns of a meta-episode's episodes
             failures=_failures(config, rate, float32=True),  # guard: evaluations-refuse-what-overflows-float32
             agents=self._agents(),
-            **self._of_both(),
+            **self._common_options(),
             **where,
         )
         env = self.env[0] if isinstance(self.env, list | tuple) else self.env
         return open_envs(env, count, options).bind()
 
-    def _of_both(self) -> dict[str, Any]:
-        """Options of training and evaluation envs alike."""
+    def _common_options(self) -> dict[str, Any]:
+        """Options of both training and evaluation envs."""
         timeouts = Timeouts(reply_s=self.config.reply_timeout_s)
         return {"copy": False, "env_kwargs": self.config.env_kwargs or None, "timeouts": timeouts, **self._tasks}
 
@@ -170,9 +154,9 @@ def _failures(config: TrainConfig, restarts_per_minute: int | None, float32: boo
     )
 
 
-def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
-    """With env 0 in a window, which an env must be able to open."""
-    why, instead = "", "leave render out, and look at a video of the run: multiverse record"
+def _open_with_window(name: str, env: Any, num_envs: int, options: VectorOptions) -> OpenedEnvs:
+    """Open envs of which the first one shows a window; refuse an env that cannot show one."""
+    why, instead = "", "leave render out, and record a video of the run instead: multiverse record"
     try:
         opened = open_envs(env, num_envs, replace(options, render_mode="human"))
         if opened.description.render_mode == "human":
@@ -180,35 +164,36 @@ def _opened_in_a_window(name: str, env: Any, num_envs: int, options: VectorOptio
         opened.close()
     except EnvFailed as error:
         why = f": made with render_mode='human' it raises {error.failures[0]}"
-    raise InvalidRequest(f"{name} shows no window{why}; {instead}")
+    raise InvalidRequest(f"{name} cannot show a window{why}; {instead}")
 
 
-def warn_of_a_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: int) -> None:
-    """A rollout is always filled: one that is longer than the run is more than was asked for."""
+def warn_of_long_rollout(config: TrainConfig, num_envs: int, steps_per_env: int) -> None:
+    """Warn if one rollout has more env steps than the budget: it is completed in any case."""
     budget, rollout = config.budget.env_steps, num_envs * steps_per_env
     if budget and rollout > budget and not config.asynchronous:  # there a rollout is of one worker's envs
         log.warning(
             "one update takes num_envs=%d × steps_per_env=%d = %s env steps, and env_steps=%s: lower num_envs or "
-            "steps_per_env, or this run goes on for %s",
+            "steps_per_env, or this run takes %s",
             *(num_envs, steps_per_env, f"{rollout:,}", f"{budget:,}", f"{rollout:,}"),
         )
 
 
-def tell_how_ray_collects(envs: BaseVectorEnv) -> None:
-    """Which of the two ways, and why."""
+def log_ray_collection(envs: BaseVectorEnv) -> None:
+    """Log whether rollouts are collected in Ray actors or in this process, and why."""
     if not BACKENDS[envs.plan.executor].remote:
         return
     if BEGUN in envs.views.arrays:
-        log.info("rollouts are filled in the Ray actors: weights there, rows back, once a rollout")
+        log.info("rollouts are collected in the Ray actors: weights are sent and rows returned once per rollout")
     else:
         log.warning(
-            "every step is a round through Ray, a millisecond or more: the policy is asked here (for images, with a "
-            "network of your own, or with fewer than 8 steps_per_env); worth it for envs that take longer than that"
+            "every step is sent through Ray, which takes a millisecond or more, because the policy acts in this "
+            "process (for images, with a user-defined network, or with fewer than 8 steps_per_env). Use Ray only for "
+            "envs whose steps take longer than that"
         )
 
 
 def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
-    """As the config says. A run that has moved away from Ray keeps the settings that it had there."""
+    """Options of `make_vec` from the config; those of Ray only with Ray: a run that moved elsewhere keeps them."""
     ray = DEFAULT_RAY
     if config.executor == "auto" or BACKENDS[config.executor].remote:
         ray = RayOptions(
@@ -220,39 +205,40 @@ def _where(config: TrainConfig, workers: int | None) -> dict[str, Any]:
     return {"executor": config.executor, "workers": options, "ray": ray}
 
 
-# -- tasks (meta-RL): drawn once from the run's seed, some to train on and others to evaluate on ---------------------
+# -- tasks (meta-RL): drawn once from the run's seed, some for training and others for evaluation --------------------
 def with_tasks(config: TrainConfig, env: Any, outside: Sequence[Wrapper] = ()) -> dict[str, Any]:
-    """What `make_vec` is given for a run's envs: their tasks, and what makes one meta-episode of several episodes.
-    `outside`: wrappers around that."""
+    """Arguments of `make_vec` for a run's envs: their tasks, and the wrapper that joins several episodes to a
+    meta-episode. `outside`: wrappers around that."""
     if config.tasks is None:
         return {"wrappers": list(outside)} if outside else {}
     wrap: Wrapper = partial(MetaEpisode, episodes_per_task=config.episodes_per_task, oracle=config.oracle)
-    return {"wrappers": [wrap, *outside], "tasks": _drawn(config, env)}
+    return {"wrappers": [wrap, *outside], "tasks": _draw_tasks(config, env)}
 
 
 def training_plan(config: TrainConfig) -> DerivedSeeds | DrawnTasks:
-    """What episodes of the training begin from."""
+    """Reset plan of the training envs."""
     return DerivedSeeds(config.seed) if config.tasks is None else DrawnTasks(config.seed, range(config.tasks))
 
 
 def evaluation_tasks(config: TrainConfig) -> Sequence[int]:
-    """Those that evaluations go through, one after the other: held out, or the training's where none are."""
+    """Tasks of evaluations, in order: those that are held out or, if none are, those of the training."""
     first = config.tasks or 0
     return range(first, first + config.held_out_tasks) if config.held_out_tasks else range(first)
 
 
-def _drawn(config: TrainConfig, env: Any) -> list[Any]:
-    one = env[0] if isinstance(env, list | tuple) else env
+def _draw_tasks(config: TrainConfig, env: Any) -> list[Any]:
+    """The tasks of a run, those of the training first."""
+    source = env[0] if isinstance(env, list | tuple) else env
     try:
-        built = recipes(one, 1, config.env_kwargs or None, None)[0].build_foreign()
+        built = recipes(source, 1, config.env_kwargs or None, None)[0].build_foreign()
     except MultiverseError:
         raise
-    except Exception as error:  # whatever the env does
+    except Exception as error:  # the env may raise anything
         raise EnvFailed("could not be built", None, [RemoteError.of(error, 0)]) from error
     try:
         if not isinstance(built, gymnasium.Env) or not all(map(built.has_wrapper_attr, HOOKS)):
             raise InvalidRequest(
-                f"tasks={config.tasks}: {config.env} has none; an env with tasks has {', '.join(HOOKS)}"
+                f"tasks={config.tasks}: {config.env} has no tasks; an env with tasks has the methods {', '.join(HOOKS)}"
             )
         _refuse_wrapped_already(built)
         train, held_out = draw_tasks(built, config.tasks or 1, config.held_out_tasks, config.seed)
@@ -262,11 +248,11 @@ def _drawn(config: TrainConfig, env: Any) -> list[Any]:
 
 
 def _refuse_wrapped_already(env: gymnasium.Env[Any, Any]) -> None:
-    """Episodes of a task become one in a run by themselves."""
+    """Refuse an env in a `MetaEpisode`: a run with tasks adds that wrapper."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, MetaEpisode):
             raise InvalidRequest(
-                "the env is a MetaEpisode already, and a run with tasks makes one of it: give the env itself, and "
-                "episodes_per_task and oracle to the run"
+                "the env is already wrapped in MetaEpisode, and a run with tasks adds that wrapper: pass the env "
+                "without it, and pass episodes_per_task and oracle to the run"
             )
         env = env.env

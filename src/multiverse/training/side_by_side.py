@@ -1,4 +1,4 @@
-"""Runs in processes of their own, so many at once: those of several seeds, and the trials of a search."""
+"""Runs in parallel processes: those of several seeds, and the trials of a search."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from multiverse.ipc.interrupts import EXIT_CODES, SAVE, end_on_request, ended_on
 from multiverse.training.config.train_config import TrainConfig
 
 SAVING_S = 60.0
-"""How long runs may take to save themselves when all of them are interrupted."""
+"""Time for runs to save themselves when all of them are interrupted."""
 
 Order = Mapping[str, Any]
-"""What a process is to do, as JSON has it."""
+"""Order to a process, in values that JSON can hold."""
 
 
 def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
-    """(how many runs at once, the config with the workers that each may have then)."""
+    """Return (number of parallel runs, config with the number of workers that each may have)."""
     cores, alone = usable_cores(), config.executor == IN_CALLER
-    if sys.platform == "win32":  # no process groups, and nothing that would end a process with ours
+    if sys.platform == "win32":  # it has no process groups, and nothing that ends a process with ours
         return 1, config
     at_once = max(1, min(count, cores // (1 if alone else config.workers or 1)))
     if at_once > 1 and not alone and config.workers is None:
@@ -42,35 +42,35 @@ def share_of_cores(config: TrainConfig, count: int) -> tuple[int, TrainConfig]:
 
 
 @ended_on_request()  # guard: a-set-asks-its-runs-to-save
-def side_by_side(
+def run_in_processes(
     orders: Iterator[tuple[int, Order]],
     at_once: int,
     module: str,
     heard: Callable[[int, str], None],
     ended: Callable[[int, str | None], None],
 ) -> None:
-    """A process for each of these, by its number: `module.child(order)`. The next order is asked for when there is
-    room.
+    """Run `module.child(order)` in a process for each of these orders, which are numbered. The next order is taken when
+    a process has ended. No process is left when this returns or raises.
 
-    `heard`: a line that one has printed; `ended`: one is done, or why it failed. However this ends, none is left.
+    `heard`: called with each line that a process prints; `ended`: called at its end, with the reason if it failed.
     """
-    told: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
     running, last = dict[int, subprocess.Popen[str]](), dict[int, str]()
     try:
         while True:
             while len(running) < at_once and (order := next(orders, None)) is not None:
                 number = order[0]
-                running[number] = _started({**order[1], "module": module})
-                threading.Thread(target=_listen, args=(number, running[number], told), daemon=True).start()
+                running[number] = _start({**order[1], "module": module})
+                threading.Thread(target=_listen, args=(number, running[number], lines), daemon=True).start()
             if not running:
                 return
-            number, line = told.get()
+            number, line = lines.get()
             if line is not None:
                 last[number] = line
                 heard(number, line)
             else:
                 code = running.pop(number).wait()
-                ended(number, None if code == 0 else _why(code, last.get(number, "it said nothing")))
+                ended(number, None if code == 0 else _why(code, last.get(number, "it printed nothing")))
     except BaseException:
         _end(running.values())
         raise
@@ -89,9 +89,9 @@ sys.exit(importlib.import_module(order.pop("module")).child(order))
 """
 
 
-def _started(order: Order) -> subprocess.Popen[str]:
-    """It leads a group of its own, so that Ctrl-C in a terminal reaches it once, through us."""
-    here = {"path": sys.path, "registered": additions(fork_server().registered()).as_text()}
+def _start(order: Order) -> subprocess.Popen[str]:
+    """Start a process. It leads its own process group, so that Ctrl-C in a terminal reaches it only through us."""
+    surroundings = {"path": sys.path, "registered": additions(fork_server().registered()).as_text()}
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, str(os.getpid())],
         stdin=subprocess.PIPE,
@@ -102,26 +102,26 @@ def _started(order: Order) -> subprocess.Popen[str]:
     )
     assert child.stdin is not None
     try:
-        child.stdin.write(json.dumps({**order, **here}))  # secrets too: they are in no file, no command line
+        child.stdin.write(json.dumps({**order, **surroundings}))  # with secrets, which are in no file or command line
         child.stdin.close()
-    except OSError:  # it has ended already, and says why
+    except OSError:  # it has already ended, with a reason
         pass
     return child
 
 
-def _listen(number: int, child: subprocess.Popen[str], told: queue.SimpleQueue[tuple[int, str | None]]) -> None:
+def _listen(number: int, child: subprocess.Popen[str], lines: queue.SimpleQueue[tuple[int, str | None]]) -> None:
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            told.put((number, line.rstrip("\n")))
-    told.put((number, None))
+            lines.put((number, line.rstrip("\n")))
+    lines.put((number, None))
 
 
 def _end(running: Iterable[subprocess.Popen[str]]) -> None:
-    """Each saves itself; who takes too long, or is asked twice, is killed."""
+    """Ask each process to save itself and end; kill those that take too long, or all after a second interrupt."""
     try:
         for child in running:
-            child.send_signal(SAVE or signal.SIGINT)  # not Ctrl-C: each may have got the same signal as this program
+            child.send_signal(SAVE or signal.SIGINT)  # not SIGINT: a process may have got Ctrl-C with this program
         deadline = time.monotonic() + SAVING_S
         for child in running:
             child.wait(max(0.0, deadline - time.monotonic()))
@@ -129,12 +129,12 @@ def _end(running: Iterable[subprocess.Popen[str]]) -> None:
         pass
     finally:
         for child in running:
-            child.kill()  # nothing happens to one that has ended
+            child.kill()  # has no effect if it has ended
             child.wait()
 
 
 def in_child(run: Callable[[], object]) -> int:
-    """What the process of one run does: it ends with the process that started it, and says why it failed."""
+    """Run in a process that ends with its parent; print the reason of a failure. Return the exit status."""
     end_with(int(sys.argv[1]))
     for number in EXIT_CODES:
         signal.signal(number, end_on_request)

@@ -1,5 +1,5 @@
-"""Spaces, and groups of agents with theirs, as JSON can hold them, and back: so that a policy can act without its env.
-Names no code, knows no files."""
+"""Descriptions of spaces and groups of agents as JSON, and their decoding, so that a policy can act without its env.
+Descriptions name no code; independent of files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import SINGLE_AGENT, Group, Layout
 from multiverse.core.views import Array
 
-MOST_NUMBERS = 2**24
-"""Of one space: some hundred times what a stack of large images has. A file of a few bytes could ask for any memory."""
-DEEPEST = 40
+MAX_NUMBERS = 2**24
+"""Maximum size of a space, about a hundred times that of a stack of large images: a file of a few bytes could otherwise
+request any amount of memory."""
+MAX_DEPTH = 40
 
 Description = dict[str, Any]
 NO_SPACES = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError, RecursionError)
 
 
 def described(space: spaces.Space[Any]) -> Description:
-    """What `space_from` makes an equal space of; `InvalidRequest` for a kind that it does not know."""
+    """Return a description from which `space_from` makes an equal space; `InvalidRequest` for unknown kinds."""
     match space:
         case spaces.Box():
             return {**_kind(space), "shape": list(space.shape), "low": _bounds(space.low), "high": _bounds(space.high)}
@@ -41,12 +42,12 @@ def described(space: spaces.Space[Any]) -> Description:
 
 
 def space_from(description: Any) -> spaces.Space[Any]:
-    """The space that was described; ValueError, TypeError or LookupError if this describes none, or one too large."""
+    """Return the described space; ValueError, TypeError or LookupError if the description is invalid or too large."""
     return _Reading().space(description, 0)
 
 
 def described_groups(layout: Layout, single: bool) -> Description:
-    """What `groups_from` makes equal groups of, with the space of `state()` where the envs show it."""
+    """Return a description from which `groups_from` makes equal groups, with the space of `state()` if there is one."""
     groups = [
         {
             "group": group.name,
@@ -60,12 +61,12 @@ def described_groups(layout: Layout, single: bool) -> Description:
     return {name: groups[0][name] for name in ("observation", "action")} if single else {"groups": groups, **state}
 
 
-def groups_from(said: Any) -> tuple[Group, ...]:
-    """The groups that were described; any of `NO_SPACES` if there are none."""
-    each = said.get("groups") or [{"group": SINGLE_AGENT, "agents": [SINGLE_AGENT], **said}]
+def groups_from(description: Any) -> tuple[Group, ...]:
+    """Return the described groups; any of `NO_SPACES` if the description is invalid."""
+    groups = description.get("groups") or [{"group": SINGLE_AGENT, "agents": [SINGLE_AGENT], **description}]
     return tuple(
-        Group(str(one["group"]), tuple(one["agents"]), space_from(one["observation"]), space_from(one["action"]))
-        for one in each
+        Group(str(each["group"]), tuple(each["agents"]), space_from(each["observation"]), space_from(each["action"]))
+        for each in groups
     )
 
 
@@ -75,67 +76,70 @@ def _kind(space: spaces.Space[Any]) -> Description:
 
 
 def _bounds(values: Array) -> Any:
-    """One number where all are equal, as in images."""
+    """One number if all are equal, as in images; else a list."""
     if values.size and (values == values.flat[0]).all():
         return _number(values.flat[0].item())
     return [_number(one) for one in values.reshape(-1).tolist()]
 
 
 def _number(value: Any) -> Any:
-    return value if math.isfinite(value) else str(value)  # JSON knows no infinities
+    return value if math.isfinite(value) else str(value)  # JSON has no infinities
 
 
 class _Reading:
-    """One walk over a description, with a limit on how much may come out of it."""
+    """Decodes one description, with a limit on the size of the result."""
 
     def __init__(self) -> None:
         self._numbers = 0
 
-    def space(self, said: Any, depth: int) -> spaces.Space[Any]:
-        if not isinstance(said, Mapping) or depth > DEEPEST:
-            raise ValueError("no description of a space" if depth <= DEEPEST else f"nested more than {DEEPEST} deep")
-        match said["kind"]:
+    def space(self, description: Any, depth: int) -> spaces.Space[Any]:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+        if not isinstance(description, Mapping):
+            raise ValueError("not a description of a space")
+        match description["kind"]:
             case "Box":
-                shape, dtype = self._shape(said["shape"]), _dtype(said["dtype"])
-                low, high = (_array(said[name], shape, dtype) for name in ("low", "high"))
+                shape, dtype = self._shape(description["shape"]), _dtype(description["dtype"])
+                low, high = (_array(description[name], shape, dtype) for name in ("low", "high"))
                 return spaces.Box(low, high, shape, dtype.type)
             case "Discrete":
-                kind = _dtype(said["dtype"])
+                kind = _dtype(description["dtype"])
                 more: dict[str, Any] = {} if kind == np.int64 else {"dtype": kind.type}  # Gymnasium 1.1 has no others
-                return spaces.Discrete(_whole(said["n"]), start=_whole(said["start"]), **more)
+                return spaces.Discrete(_whole(description["n"]), start=_whole(description["start"]), **more)
             case "MultiDiscrete":
-                nvec, start = np.array(said["nvec"]), np.array(said["start"])
+                nvec, start = np.array(description["nvec"]), np.array(description["start"])
                 self._shape(list(nvec.shape))
-                return spaces.MultiDiscrete(nvec, _dtype(said["dtype"]).type, start=start)
+                return spaces.MultiDiscrete(nvec, _dtype(description["dtype"]).type, start=start)
             case "MultiBinary":
-                shape = self._shape(said["n"] if isinstance(said["n"], list) else [said["n"]])
-                return spaces.MultiBinary(shape if isinstance(said["n"], list) else shape[0])
+                shape = self._shape(description["n"] if isinstance(description["n"], list) else [description["n"]])
+                return spaces.MultiBinary(shape if isinstance(description["n"], list) else shape[0])
             case "Dict":
-                return spaces.Dict([(str(key), self.space(inner, depth + 1)) for key, inner in said["spaces"]])
+                return spaces.Dict([(str(key), self.space(inner, depth + 1)) for key, inner in description["spaces"]])
             case "Tuple":
-                return spaces.Tuple([self.space(inner, depth + 1) for inner in said["spaces"]])
-        raise ValueError(f"the kind {str(said['kind'])[:40]!r} is unknown")
+                return spaces.Tuple([self.space(inner, depth + 1) for inner in description["spaces"]])
+        raise ValueError(f"the kind {str(description['kind'])[:40]!r} is unknown")
 
-    def _shape(self, said: Any) -> tuple[int, ...]:
-        shape = tuple(_whole(one) for one in said)
-        if any(one < 0 for one in shape):
-            raise ValueError(f"the shape {shape} is none")
+    def _shape(self, sizes: Any) -> tuple[int, ...]:
+        shape = tuple(map(_whole, sizes))
+        if any(size < 0 for size in shape):
+            raise ValueError(f"the shape {shape} is invalid")
         self._numbers += math.prod(shape)
-        if self._numbers > MOST_NUMBERS:  # guard: spaces-are-bounded
-            raise ValueError(f"more than {MOST_NUMBERS:,} numbers")
+        if self._numbers > MAX_NUMBERS:  # guard: spaces-are-bounded
+            raise ValueError(f"more than {MAX_NUMBERS:,} numbers")
         return shape
 
 
-def _array(said: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    values = [float(one) if isinstance(one, str) else one for one in (said if isinstance(said, list) else [said])]
-    found = np.array(values).astype(dtype) if dtype.kind == "f" else np.array(values, dtype)
-    return np.full(shape, found[0], dtype) if not isinstance(said, list) else found.reshape(shape)
+def _array(description: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    listed = description if isinstance(description, list) else [description]
+    values = [float(value) if isinstance(value, str) else value for value in listed]
+    array = np.array(values).astype(dtype) if dtype.kind == "f" else np.array(values, dtype)
+    return array.reshape(shape) if isinstance(description, list) else np.full(shape, array[0], dtype)
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    """Of numbers, by its plain name: numpy's other names can also mean records and objects."""
+    """Return a numeric dtype by its plain name; numpy's other names may mean records or objects."""
     if name not in _DTYPES:
-        raise ValueError(f"{str(name)[:40]!r} is no dtype of numbers")
+        raise ValueError(f"{str(name)[:40]!r} is not a numeric dtype")
     return np.dtype(str(name))
 
 
@@ -145,5 +149,5 @@ _DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16
 
 def _whole(value: Any) -> int:
     if type(value) is not int:
-        raise TypeError(f"{str(value)[:40]!r} is no whole number")
+        raise TypeError(f"{str(value)[:40]!r} is not an integer")
     return value

@@ -1,4 +1,4 @@
-"""The trainer: collect a rollout, learn from it, look how good it has become, save; until the budget is spent."""
+"""The trainer: collects a rollout, learns from it, evaluates the policy and saves, until the budget is spent."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from multiverse.training import events
 from multiverse.training.config.budget import Clock, Stopwatch
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig, plain_config
-from multiverse.training.evaluation import Evaluation, sides_of
-from multiverse.training.evaluation_envs import affordable_episodes, told_as_evaluations
+from multiverse.training.env_states import affordable_episodes, evaluation_log_prefix
+from multiverse.training.evaluation import Evaluation, EvaluationOptions, sides_of
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics
 from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.runs.metric_sinks import NextMetrics
 from multiverse.training.runs.origin import blas
 from multiverse.training.runs.run_directory import RunDirectory
 from multiverse.training.scaling import Scaling
@@ -33,7 +34,7 @@ log = logging.getLogger("multiverse")
 
 
 class Trainer:
-    """One run, from wherever `session` and `clock` are to the end of its budget."""
+    """Trains one run, from the present state of `session` and `clock` to the end of its budget."""
 
     def __init__(
         self,
@@ -50,15 +51,15 @@ class Trainer:
         self._checkpoints = Checkpoints(directory.checkpoints, config.keep_checkpoints)
         self._requests, self._stopped = StopRequests(), ""
         self._saved_at, self._stopwatch = time.monotonic(), Stopwatch(self.clock)
-        self._next_metrics = events.NextMetrics()
-        self._metrics = ReadOnlyMetrics()  # those that were logged last
+        self._next_metrics = NextMetrics()
+        self._metrics = ReadOnlyMetrics()  # logged last
         self._best_episodes = 0  # of the evaluation that gave `best_return`
         self._evaluated_at = 0  # env steps
         self._evaluation_steps = 0  # of all evaluations so far
         self._checkpointed_at: int | None = None  # env steps
         self.skipped_updates = 0
-        self._whole = True  # the algorithm is as it was after an update, and not in the middle of one
-        self.scaling = Scaling(directory.path) if config.num_envs == "auto" else None
+        self._whole = True  # no update is running
+        self.scaling = None if isinstance(config.num_envs, int) else Scaling(directory.path)
         self._scaled_at = -1  # env steps
         self._blas = blas()
 
@@ -67,12 +68,12 @@ class Trainer:
 
     @property
     def algorithm(self) -> Any:
-        """What learns; where several groups of agents do, all of them."""
+        """The algorithm; with several groups of agents, all of them (`Learners`)."""
         return self.session.algorithm
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """The last line of metrics that was logged; read-only."""
+        """The metrics that were logged last; read-only."""
         return self._metrics
 
     @metrics.setter
@@ -91,19 +92,19 @@ class Trainer:
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> dict[str, Any]:
-        """Train until the budget is spent; returns the summary, which is in the run's directory too.
+        """Train until the budget is spent; return the summary, which is in the run's directory too.
 
-        Ctrl-C, SIGTERM or SIGUSR1: the run is saved as it was after its last update, and the signal takes effect.
+        Ctrl-C, SIGTERM and SIGUSR1 save the run as it was after its last update, then take effect.
         """
         files = self.directory.sinks()
         self._sinks, self._status = [files, *self._sinks], events.RunStatus(self.config, self.clock, self.session)
         self._start()
-        # One thread: what BLAS adds up in several depends, in the last bits, on how many there happen to be.
+        # One thread: the last bits of sums that BLAS computes depend on the number of its threads.
         with self._requests, torch_threads(self.config.torch_threads), threadpool_limits(1, "blas"):
             self._stopwatch = Stopwatch(self.clock)
             self._next_metrics.leave_out_time_before(self.clock)
             try:
-                self._evaluate_now_and_then()  # a resumed run may have been cut off just before
+                self._evaluate_if_due()  # a resumed run may have been interrupted just before
                 while not self._over():
                     self._scale()
                     progress = self.schedule_progress
@@ -119,10 +120,10 @@ class Trainer:
                         self.session.learned(collected)
                     self._whole = True
                     self._count(collected, report)
-                    self._evaluate_now_and_then()
-                    self._save_now_and_then()
+                    self._evaluate_if_due()
+                    self._save_if_due()
                 return self._end()
-            except StopWaiting:  # for an env that hangs; what has been learned is whole
+            except StopWaiting:  # interrupted while an env hangs; no update is running
                 return self._end()
             except Exception as error:
                 self._end_in(error)
@@ -178,96 +179,96 @@ class Trainer:
         self._metrics = ReadOnlyMetrics(self._next_metrics.take(self.clock, self.session.recent, more))
         self._emit(events.MetricsLogged(env_steps=self.clock.env_steps, metrics=self._metrics))
 
-    # -- now and then --------------------------------------------------------------------------------------------
-    def _evaluate_now_and_then(self) -> None:
+    # -- evaluations and checkpoints -----------------------------------------------------------------------------
+    def _evaluate_if_due(self) -> None:
         every = self.config.steps_between_evaluations
         due = every and self.clock.env_steps // every > self._evaluated_at // every
-        if due and not self._over() and (episodes := self._affordable_episodes()):  # the last one is `_end`'s
+        if due and not self._over() and (episodes := self._affordable_episodes()):  # `_end` makes the last one
             self.evaluate(episodes)
 
     def _affordable_episodes(self) -> int:
         config, recent = self.config, self.session.recent
-        if config.evaluate_every is not None or config.target_return is not None:  # the user asks for evaluations
+        if config.evaluate_every is not None or config.target_return is not None:  # the user wants evaluations
             return config.episodes_per_evaluation
         if self.evaluation is not None:
             length = self.evaluation.mean_length
         elif len(recent):
             length = recent.mean_length
-        else:  # no episode has ended yet: they are at least as long as this
+        else:  # no episode has ended yet: this is a lower bound of their length
             length = self.clock.env_steps / self.session.envs.num_envs
         least = 1 if self.session.opponents is None else len(sides_of(self.session.envs.views.layout.groups))
         return affordable_episodes(config, self.clock.env_steps, self._evaluation_steps, length, least)
 
     def evaluate(self, episodes: int | None = None) -> None:
-        """Evaluate the policy now; from a hook in `on_update`. An env that fails there costs the evaluation only.
-        `episodes`: by default as many as the last evaluation of the run has."""
-        config, played_on = self.config, self.session.evaluation_envs
+        """Evaluate the policy now; for hooks, in `on_update`. If an env fails, only the evaluation is lost. `episodes`:
+        by default as many as in the last evaluation of a run."""
+        config, envs, policies = self.config, self.session.evaluation_envs, self.session.learners.policies()
+        number = episodes or config.episodes_per_evaluation
+        options = EvaluationOptions(
+            opponents=self.session.opponents,
+            tasks=self.session.evaluation_tasks,
+            deterministic=config.evaluation_deterministic,
+            lost_before=envs.lost_before,
+            should_stop=self._interrupted,
+        )
         self.session.rest()
-        with told_as_evaluations(), self._stopwatch.spending("evaluate"):
+        with evaluation_log_prefix(), self._stopwatch.spending("evaluate"):
             try:
-                found = played_on.evaluate(
-                    self.session.learners.policies(),
-                    episodes or config.episodes_per_evaluation,
-                    config.evaluation_seed,
-                    should_stop=self._interrupted,
-                    lost_before=played_on.lost_before,
-                    opponents=self.session.opponents,
-                    tasks=self.session.evaluation_tasks,
-                    deterministic=config.evaluation_deterministic,
-                )
+                evaluation = envs.evaluate(policies, number, config.evaluation_seed, options)
             except MultiverseError as error:
-                played_on.fail(error, self.clock.env_steps)
+                envs.fail(error, self.clock.env_steps)
                 # guard: no-older-figure-after-a-failed-evaluation
                 self.evaluation, self._evaluated_at = None, self.clock.env_steps
                 return
-            if found is not None:
-                played_on.succeeded(found)
-        if found is not None:
-            self._take(found)
+            if evaluation is not None:
+                envs.succeeded(evaluation)
+        if evaluation is not None:
+            self._evaluated(evaluation)
 
-    def _take(self, found: Evaluation) -> None:
-        self.evaluation, self._evaluated_at = found, self.clock.env_steps
-        self._evaluation_steps += sum(found.lengths)
-        is_best, opponent = found.mean_return > self.best_return, self.config.evaluation_opponent
-        at, summary = self.clock.env_steps, found.summary()
+    def _evaluated(self, evaluation: Evaluation) -> None:
+        """Report an evaluation, and save the policy if it is the best so far."""
+        self.evaluation, self._evaluated_at = evaluation, self.clock.env_steps
+        self._evaluation_steps += sum(evaluation.lengths)
+        is_best, opponent = evaluation.mean_return > self.best_return, self.config.evaluation_opponent
+        at, summary = self.clock.env_steps, evaluation.summary()
         self._emit(events.EvaluationDone(env_steps=at, summary=summary, opponent=opponent, is_best=is_best))
         for hook in self._hooks:
-            hook.on_evaluation(self, found)
-        if found.cancels and self.best_return == float("-inf"):
+            hook.on_evaluation(self, evaluation)
+        if evaluation.cancels and self.best_return == float("-inf"):
             log.warning(
                 "evaluations are self-play in a zero-sum game: their mean return, and therefore the choice of the best "
                 "checkpoint, carries no information. Set evaluation_opponent='random' for one that does"
             )
-        if (found.mean_return, found.played) > (self.best_return, self._best_episodes):
-            self.best_return, self._best_episodes = found.mean_return, found.played
+        if (evaluation.mean_return, evaluation.played) > (self.best_return, self._best_episodes):
+            self.best_return, self._best_episodes = evaluation.mean_return, evaluation.played
             self._save(best=True)
         self._stop_at_target()
 
     def _stop_at_target(self) -> None:
-        found, target = self.evaluation, self.config.target_return
-        if found is not None and target is not None and found.mean_return >= target:
-            self.stop(f"reached a mean return of {found.mean_return:g}")
+        evaluation, target = self.evaluation, self.config.target_return
+        if evaluation is not None and target is not None and evaluation.mean_return >= target:
+            self.stop(f"reached a mean return of {evaluation.mean_return:g}")
 
     def _is_evaluated(self) -> bool:
-        """Whether the policy was evaluated as it is now, with all episodes; also if that failed in this process."""
+        """Whether the present policy was evaluated with all episodes, or this process has tried and failed."""
         if self.evaluation is None:
             tried = self.session.evaluation_envs.failed_in_a_row > 0
         else:
             tried = self.evaluation.played >= self.config.episodes_per_evaluation
         return tried and self._evaluated_at == self.clock.env_steps
 
-    def _save_now_and_then(self) -> None:
+    def _save_if_due(self) -> None:
         if time.monotonic() - self._saved_at >= self.config.checkpoint_every_s:
             self._save()
 
     def save(self) -> None:
-        """A checkpoint, now; from a hook in `on_update`."""
+        """Save a checkpoint now; for hooks, in `on_update`."""
         self._save()
 
     def _save(self, best: bool = False, final: bool = False) -> None:
-        if not self.session.at_hand:  # guard: no-checkpoint-of-two-moments
-            why = "a rollout is under way, and save_state() of these envs takes too long to be called before each one"
-            self._say_that_nothing_is_saved(why)
+        if not self.session.has_state:  # guard: no-checkpoint-of-two-moments
+            why = "a rollout is running, and save_state() of these envs takes too long to be called before each one"
+            self._warn_not_saved(why)
             return
         with self._stopwatch.spending("save"):
             env_steps, manifest = self.clock.env_steps, {"config": plain_config(self.config), "blas": self._blas}
@@ -280,10 +281,11 @@ class Trainer:
         if path is not None:
             self._emit(events.CheckpointSaved(env_steps=env_steps, path=path, best=best, final=final))
 
-    def _say_that_nothing_is_saved(self, why: str) -> None:
+    def _warn_not_saved(self, why: str) -> None:
+        """Warn that the present state is not saved, unless there is nothing to lose."""
         now, before = self.clock.env_steps, self._checkpointed_at
-        if before == now:
-            return  # it has been saved, just as it is
+        if (before or 0) == now:  # it is saved, or nothing was learned yet
+            return
         then = f"continues from {before or 0:,} env steps, and {now - (before or 0):,} are lost"
         log.warning("no checkpoint was saved at %s env steps: %s; if resumed, the run %s", f"{now:,}", why, then)
 
@@ -292,7 +294,7 @@ class Trainer:
         self.session.stop_collecting()
         if not self._interrupted() and not self._is_evaluated():
             self.evaluate()
-        interrupted = self._interrupted()  # perhaps only now: an evaluation takes its time
+        interrupted = self._interrupted()  # perhaps during the evaluation
         if not interrupted and self._next_metrics.since.env_steps < self.clock.env_steps:
             self._log_metrics()
         try:
@@ -308,11 +310,11 @@ class Trainer:
         return summary
 
     def _end_in(self, error: Exception) -> None:
-        """Whatever ended the run, what it has learned is kept: as it was after its last update."""
+        """Save the run as it was after its last update, whatever error ended it."""
         try:
             self.session.stop_collecting()
             if not self._whole:
-                self._say_that_nothing_is_saved("an update is under way")
+                self._warn_not_saved("an update is running")
             elif not isinstance(error, RunNotSaved):
                 try:
                     self._save()
@@ -321,11 +323,11 @@ class Trainer:
                         log.warning("%s", diverged)
             reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             self.directory.write_summary({**self.summary(finished=False), "error": reason})
-        except Exception as another:  # the first one is what the caller must hear of
+        except Exception as another:  # the caller must get the first one
             log.warning("the run could not be saved at its end: %s", another)
 
     def summary(self, finished: bool) -> dict[str, Any]:
-        """What became of the run so far."""
+        """Summary of the run so far."""
         self._stopwatch.lap()
         clock = self.clock
         return {
@@ -355,7 +357,7 @@ class Trainer:
 
     # -- its state -----------------------------------------------------------------------------------------------
     def state(self) -> dict[str, Any]:
-        """Everything a resumed run needs to be this one."""
+        """Return everything that an exact resume needs."""
         return {
             "session": self.session.state(),
             "plan": asdict(self.session.envs.plan),
@@ -374,16 +376,16 @@ class Trainer:
         }
 
     def load(self, state: Mapping[str, Any], without_replay: bool = False) -> None:
-        """Be that run; what its files tell beyond it is cut off. `without_replay`: it has no replay buffers."""
+        """Restore a run, and cut its files back to that state. `without_replay`: the state has no replay buffers."""
         self.session.load(state["session"])
         self.session.load_failures(state["failures"])
         self.clock = build(Clock, state["clock"], "its clock")
         self.best_return, self._evaluated_at = float(state["best_return"]), int(state["evaluated_at"])
         self._best_episodes, self._evaluation_steps = int(state["best_episodes"]), int(state["evaluation_steps"])
-        found = state["evaluation"]
-        self.evaluation = None if found is None else build(Evaluation, found, "its evaluation")
+        saved = state["evaluation"]
+        self.evaluation = None if saved is None else build(Evaluation, saved, "its evaluation")
         self._stop_at_target()  # guard: a-target-that-was-reached-stays-reached
-        with told_as_evaluations():
+        with evaluation_log_prefix():
             self.session.evaluation_envs.load(state["evaluation_env"])  # guard: evaluations-go-on-as-saved
         self.skipped_updates = int(state["skipped_updates"])
         self._next_metrics.load(state["told"], self.clock)
@@ -393,5 +395,5 @@ class Trainer:
         self._checkpointed_at = self.clock.env_steps
         self.directory.cut_back(state["files"])
         self._checkpoints.cut_back(self.clock.env_steps, continue_tables=not without_replay)
-        if not (self.directory.checkpoints / "best").exists():  # it came after the checkpoint that was named
+        if not (self.directory.checkpoints / "best").exists():  # it was later than the checkpoint, and is removed
             self.best_return = float("-inf")

@@ -36,7 +36,7 @@ from multiverse.core.plan import (
     read_plan,
     whole_number,
 )
-from multiverse.core.reset_plan import ResetPlan
+from multiverse.core.reset_plan import ResetPlan, warn_of_missing_tasks
 from multiverse.executors import startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.choose import decide
@@ -186,6 +186,8 @@ def _validated(options: VectorOptions) -> VectorOptions:
     if options.ray != DEFAULT_RAY and options.executor != "auto" and not backend_of(options.executor).remote:
         remote = next(name for name, backend in BACKENDS.items() if backend.remote)
         raise InvalidRequest(f"ray_address, cpus_per_worker and gpus_per_worker: only for executor={remote!r}")
+    if options.tasks is None:
+        warn_of_missing_tasks(options.reset_plan)
     return replace(options, autoreset=autoreset, tasks=_checked_tasks(options.tasks))
 
 

@@ -55,6 +55,11 @@ class VectorEnv(BaseVectorEnv, gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.get_attr("np_random_seed")
 
     @property
+    def known_tasks(self) -> int | None:
+        """Number of tasks that were given as `tasks=`; None without such a list."""
+        return self._executor.known_tasks
+
+    @property
     def episode_returns(self) -> Array:
         """[num_envs] summed reward of each env's episode, up to and including its last step."""
         returns: Array = self._returns.copy()

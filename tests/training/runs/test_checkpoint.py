@@ -59,7 +59,7 @@ def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
         ({"a": np.array([object()])}, "a is an array of dtype object"),
         ({"a": np.ma.masked_array([1], [True])}, "a is an array"),
         ({"__metadata__": np.zeros(1)}, "__metadata__"),
-        ([1], "a state is a dict"),
+        ([1], "a state must be a dict"),
     ],
 )
 def test_what_could_not_come_back_is_refused_by_name(tmp_path: Path, state: Any, wrong: str) -> None:
@@ -74,7 +74,7 @@ def test_names_with_lone_surrogates_come_back(tmp_path: Path) -> None:
 
 
 def test_numbers_that_belong_into_arrays_are_sent_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="belong into arrays"):
+    with pytest.raises(ValueError, match="store lists of numbers as arrays"):
         save(tmp_path, "one", {"long": "x" * 2**26}, {})
 
 
@@ -174,8 +174,8 @@ def test_differences_are_sentences() -> None:
     assert differences(old, new) == [
         "It was written by multiverse 0.1.0; this is 0.2.0.",
         "ppo.gamma changed from 0.99 to 0.9.",
-        "ppo.gone was 1 and is no longer there.",
-        "ppo.clip is new, with 0.2.",
+        "ppo.gone was 1 and no longer exists.",
+        "ppo.clip is new: 0.2.",
         "The array w was [4, 64] float32 and is [4, 32] float32 now.",
         "The array old [] int64 is not used now.",
         "The array v [1] bool is missing in it.",

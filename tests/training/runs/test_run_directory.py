@@ -75,7 +75,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path:
 @pytest.mark.fault("D7")
 def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDirectory) -> None:
     before = sorted(run.path.rglob("*"))
-    with pytest.raises(InvalidRequest, match="holds a run already: resume it"):
+    with pytest.raises(InvalidRequest, match="already holds a run: resume it"):
         RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=run.path)
     with pytest.raises(RunLocked, match=str(os.getpid())):
         RunDirectory.open(run.path)
@@ -207,7 +207,7 @@ def test_a_line_that_makes_no_sense_is_told_and_costs_itself_only(
     run.cut_back({"metrics.jsonl": (run.path / "metrics.jsonl").stat().st_size})
     table = (run.path / "metrics.csv").read_text().splitlines()
     assert [line.partition(",")[0] for line in table] == ["env_steps", "10", "20", "30"]
-    assert caplog.messages == [f"{run.path / 'metrics.jsonl'}: line 2 makes no sense, and is passed over"]
+    assert caplog.messages == [f"{run.path / 'metrics.jsonl'}: line 2 was malformed and skipped"]
 
 
 @pytest.mark.fault("D2")
@@ -281,9 +281,9 @@ def test_of_several_runs_the_one_written_to_last_is_meant(
 def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no such directory"):
         find_run(tmp_path / "nowhere")
-    with pytest.raises(InvalidRequest, match="no run here, nor in the directories below it") as refused:
+    with pytest.raises(InvalidRequest, match="there is no run here or in the directories below") as refused:
         find_run(tmp_path)
     assert "*" not in str(refused.value)
-    with pytest.raises(InvalidRequest, match="no run here"):
+    with pytest.raises(InvalidRequest, match="there is no run here"):
         RunDirectory.open(tmp_path)
     assert list(tmp_path.iterdir()) == []

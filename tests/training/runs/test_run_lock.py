@@ -93,7 +93,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
         RunLock(tmp_path)
     first.end(signal.SIGKILL)
     lock = RunLock(tmp_path)
-    assert f"was in use by process {first.pid}" in caplog.text
+    assert f": process {first.pid}" in caplog.text
     lock.release()
     assert list(tmp_path.iterdir()) == []
 
@@ -105,7 +105,7 @@ def test_one_process_cannot_hold_it_twice(tmp_path: Path, kernel: bool, monkeypa
         monkeypatch.setattr(files, "fcntl", None)
     lock = RunLock(tmp_path)
     for path in (tmp_path, tmp_path / ".." / tmp_path.name):
-        with pytest.raises(RunLocked, match=f"this very process .{os.getpid()}."):
+        with pytest.raises(RunLocked, match=f"this process .{os.getpid()}."):
             RunLock(path)
     lock.release()
     lock.release()
@@ -163,7 +163,7 @@ def test_a_stale_lock_is_told_from_a_living_holder(
     else:
         (tmp_path / "run.lock").write_text('{"pid": 12' if stale == "garbage" else "")
     RunLock(tmp_path).release()
-    assert ("ended without saying so" in caplog.text) == (stale in ("pid used again", "another boot"))
+    assert ("left a stale lock" in caplog.text) == (stale in ("pid used again", "another boot"))
 
 
 @pytest.mark.fault("D7")
@@ -215,5 +215,5 @@ def test_of_many_that_find_a_stale_lock_one_takes_it(tmp_path: Path) -> None:
 
 def test_a_process_is_known_by_when_it_began() -> None:
     assert files.started(os.getpid()) == Holder.me().started
-    assert Holder.me().lives()
+    assert Holder.me().is_alive()
     assert files.started(2**22 + 5) is None

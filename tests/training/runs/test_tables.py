@@ -160,7 +160,7 @@ def test_no_file_elsewhere_is_read(tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointBroken, match="symbolic link"):
         held(tmp_path / "step-000000000001")
-    with pytest.raises(ValueError, match="no file of a table"):
+    with pytest.raises(ValueError, match="is not a file of a table"):
         tables._pieces([{"file": "../elsewhere", "first": 0, "count": 1, "bytes": 1, "sha256": ""}])
 
 

@@ -71,7 +71,8 @@ def run(arguments: Sequence[str]) -> int:
 def _train(seed: int) -> bool:
     """Train, and return whether the target was reached."""
     from multiverse.training.config.train_config import config_for
-    from multiverse.training.progress import LinePrinter, ProgressLines, run_with_sinks
+    from multiverse.training.events import run_with_sinks
+    from multiverse.training.progress import LinePrinter, ProgressLines
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}

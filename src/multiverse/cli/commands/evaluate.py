@@ -105,10 +105,10 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     conditions = options.conditions()
     from multiverse.training.loading import chosen_seed, evaluate_saved
-    from multiverse.training.objects import RunObjects
     from multiverse.training.opening import migrate, open_run
     from multiverse.training.runs.find_runs import find_set
-    from multiverse.training.seed_runs import over_seeds, together
+    from multiverse.training.seed_runs import iqm_text, over_seeds
+    from multiverse.training.validation import RunObjects
 
     several, which = find_set(options.run), "best" if options.best else options.which
     runs = {None: options.run} if several is None else _begun(several)
@@ -127,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
         said = over_seeds({str(seed): report["mean_return"] for seed, report in reports.items()})
         report = {"run": str(several), **said, "runs": [*reports.values()]}
         if not options.json:
-            print(together(said))
+            print(iqm_text(said))
     if options.json:
         print_json(report)
     return 0
@@ -152,9 +152,9 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
     from multiverse.training.runs.origin import OPPONENT
 
     return {
-        "checkpoint": str(saved.found.path),
+        "checkpoint": str(saved.existing_checkpoint.path),
         "env": options.env or saved.settings.get("env"),
-        "env_steps": steps_of(saved.found),
+        "env_steps": steps_of(saved.existing_checkpoint),
         "seed": seed,
         "training_evaluation_seed": own_evaluation_seed(saved),
         "opponent": (options.opponent or saved.settings.get(OPPONENT)) if found.opponent else None,
@@ -166,13 +166,13 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
 
 
 def _print(report: dict[str, Any]) -> None:
-    from multiverse.training.run_text import evaluated
+    from multiverse.training.progress import evaluation_text
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))
-    print(f"{evaluated(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
+    print(f"{evaluation_text(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
     for side, summary in report.get("sides", {}).items():
-        print(f"  as {side}: {evaluated(summary)}")
+        print(f"  as {side}: {evaluation_text(summary)}")
 
 
 def _seeds(report: dict[str, Any]) -> str:

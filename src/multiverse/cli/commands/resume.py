@@ -73,12 +73,12 @@ def run(arguments: Sequence[str]) -> int:
     if command["tensorboard"]:
         require("tensorboard", "tensorboard", purpose="--tensorboard")
     from multiverse.cli.display import run_and_show
-    from multiverse.training.objects import RunObjects
-    from multiverse.training.progress import LinePrinter, ResumeCommand
+    from multiverse.training.events import ResumeCommand
+    from multiverse.training.progress import LinePrinter
     from multiverse.training.run import resume_run
     from multiverse.training.runs.find_runs import find_set
     from multiverse.training.seed_runs import resumed_set
-    from multiverse.training.validation import ResumeOptions
+    from multiverse.training.validation import ResumeOptions, RunObjects
 
     settings |= {HOLD: True} if command[HOLD] else {}
     voice = LinePrinter(results())
@@ -164,11 +164,11 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     """The run's or, where that is one of somebody's own, what is brought for it. A stranger's is not imported for its
     flags."""
-    from multiverse.training.objects import refuse_another, where_it_is_now
     from multiverse.training.opening import settings_in
     from multiverse.training.runs.find_runs import find_run, find_set
     from multiverse.training.runs.origin import check_trusted
     from multiverse.training.runs.run_directory import read_mark
+    from multiverse.training.validation import current_location, refuse_another
 
     where = find_set(run) or find_run(run).path
     config = settings_in(where)
@@ -179,4 +179,4 @@ def _algorithm_of(run: str, trust: bool, brought: str) -> str:
     if named in ALGORITHMS or ":" not in named:
         return named if named in ALGORITHMS else DEFAULT_ALGORITHM
     check_trusted(config, read_mark(where), where, trust)  # guard: a-strangers-algorithm-has-no-flags
-    return where_it_is_now("algorithm", named, tell=False)
+    return current_location("algorithm", named, warn=False)

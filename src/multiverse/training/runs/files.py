@@ -1,13 +1,12 @@
-"""Files that are whole or not there: written aside, forced to the disk, then renamed into place; files that grow; and
-the lock, by which one process at a time writes to a run directory.
+"""Files of runs: atomic replacement (written aside, forced to the disk, renamed), files that grow, and the lock with
+which one process at a time writes to a run directory.
 
-A rename is atomic, but not what it names: without an fsync before it, a power loss can leave the new name on an empty
+A rename is atomic, but the content is not: without an fsync before it, a power loss can leave the new name on an empty
 file; without an fsync of the directory after it, the old name can come back.
 
-The kernel's lock on `run.lock` is the truth: it ends with its process however that ends, and a forked child does not
-inherit it. The file says whose it is: pid, boot and start of the process. Where file systems have no locks, that alone
-decides: a holder of another boot, one that has ended, or one whose pid now belongs to a process that started at another
-time, holds nothing any more.
+The kernel's lock on `run.lock` is decisive: it ends with its process, and a forked child does not inherit it. The file
+names its holder: pid, boot and start time of the process. On file systems without locks that alone decides: a holder of
+another boot, one that has ended, or one whose pid now belongs to a process with another start time, no longer holds it.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,17 +34,17 @@ from multiverse.core.plain_files import open_plain
 
 try:
     import fcntl
-except ImportError:  # Windows: who holds it is all we know there
+except ImportError:  # Windows: only the holder's name decides
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("multiverse")
 
 UNFINISHED = ".writing-"
-"""How the names of files begin that are not in place yet. Whoever owns the folder may sweep them."""
+"""Prefix of the names of files that are being written. The owner of the folder may remove them."""
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """A new file with these bytes, on the disk when this returns."""
+    """Write a new file; it is on the disk when this returns."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, mode)
     try:
         write_all(descriptor, data)
@@ -54,15 +54,15 @@ def write_new(path: Path, data: bytes, mode: int = 0o666) -> None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Every byte, however many the system takes at a time."""
+    """Write all bytes, in as many calls as the system needs."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """The file has these bytes, or, if anything fails, those it had before. OSError for what is no plain file, also
-    behind a link: a rename would put one in the place of a device or a pipe."""
+    """Replace the content of a file; after an error it is unchanged. OSError for what is not a plain file, also behind
+    a link: the rename would replace a device or a pipe."""
     if path.exists() and not (path.is_file() or path.is_dir()):  # guard: no-device-is-replaced
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
     aside = path.with_name(f"{UNFINISHED}{path.name}-{secrets.token_hex(4)}")
@@ -76,7 +76,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """The names in this directory are on the disk. Windows has no such call, and renames there need none."""
+    """Force the names in this directory to the disk. Windows has no such call, and needs none for renames."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -87,7 +87,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sweep_unfinished(folder: Path, names: Iterable[str]) -> None:
-    """What a killed `replace_file` of these has left here. Only for who is known to be the only one to write here."""
+    """Remove leftovers of killed calls of `replace_file` for these names. Only one process may write here."""
     known = re.compile(rf"{re.escape(UNFINISHED)}(?:{'|'.join(map(re.escape, names))})-[0-9a-f]{{8}}")
     for leftover in [one for one in os.listdir(folder) if known.fullmatch(one)]:
         if not (folder / leftover).is_dir():
@@ -98,7 +98,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 class LineFile:
-    """Lines, appended. A write that fails leaves no half line behind."""
+    """A file to which lines are appended. A write that fails leaves no incomplete line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,11 +106,11 @@ class LineFile:
         self.size = os.fstat(self._descriptor).st_size
 
     def append(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """These objects as JSON, one a line, in one go."""
+        """Append these objects as JSON, one per line, in one write."""
         self.append_text(_as_json_lines(list(objects)))
 
     def append_text(self, lines: str) -> None:
-        """Whole lines, each with its line break."""
+        """Append whole lines, each with its line break."""
         data = lines.encode()
         try:
             write_all(self._descriptor, data)
@@ -120,12 +120,12 @@ class LineFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """What was appended is on the disk."""
+        """Force what was appended to the disk."""
         if not self.closed:
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Twice does no harm."""
+        """Close the file. Idempotent."""
         if not self.closed:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -135,23 +135,30 @@ class LineFile:
         return self._descriptor < 0
 
 
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one object as JSON to a file; it is on the disk when this returns."""
+    with closing(LineFile(path)) as file:
+        file.append([row])
+        file.sync()
+
+
 _encode = json.JSONEncoder(allow_nan=False).encode
 _encode_split = json.JSONEncoder(allow_nan=False, separators=("\n", ": ")).encode
 
 
 def _as_json_lines(rows: list[Mapping[str, Any]]) -> str:
-    """Plain numbers and text, of which there may be thousands, in one call: half the time of one for each."""
+    """One JSON object per line. Thousands of rows are encoded in one call, in half the time of one call for each."""
     try:
-        found = _encode_split(rows)
-    except (TypeError, ValueError):  # numpy's numbers, or what is not finite
+        text = _encode_split(rows)
+    except (TypeError, ValueError):  # numpy's numbers, or values that are not finite
         return "".join(f"{_encode(for_json(row))}\n" for row in rows)
-    if found.count("}\n{") != len(rows) - 1:  # a list of objects in one of them; no text has a plain line break in it
+    if text.count("}\n{") != len(rows) - 1:  # a row has a list of objects (JSON text has no plain line breaks)
         return "".join(f"{_encode(row)}\n" for row in rows)
-    return found[1:-1].replace("}\n{", "}\0{").replace("\n", ", ").replace("\0", "\n") + "\n"
+    return text[1:-1].replace("}\n{", "}\0{").replace("\n", ", ").replace("\0", "\n") + "\n"
 
 
 def for_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """As every reader of JSON takes it: numpy's numbers are numbers, and what is not finite is null."""
+    """Return the row in values that JSON has: numpy's numbers as numbers, values that are not finite as null."""
     return {key: _json_value(value) for key, value in row.items()}
 
 
@@ -166,10 +173,8 @@ def _json_value(value: Any) -> Any:
 
 
 def cut(path: Path, size: int) -> int:
-    """Cuts a file back to `size` bytes, or to its last whole line before that. How many bytes it is short of `size`.
-
-    A file that is not there counts as empty.
-    """
+    """Cut a file back to `size` bytes, or to its last whole line before that. Return how many bytes it is shorter than
+    `size`. A missing file counts as empty."""
     try:
         descriptor = open_plain(path, os.O_RDWR)
     except FileNotFoundError:
@@ -182,20 +187,19 @@ def cut(path: Path, size: int) -> int:
 
 
 def _end_of_last_line(file: Any, end: int) -> int:
-    """The largest position up to `end` that follows a line break."""
+    """Largest position up to `end` that follows a line break."""
     while end > 0:
         start = max(0, end - 65536)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return int(start + found + 1)
+        position = file.read(end - start).rfind(b"\n")
+        if position >= 0:
+            return int(start + position + 1)
         end = start
     return 0
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every whole object of a file; a last line that is still being written is passed over. Lines that are none are
-    passed over too, and told in one warning."""
+    """Yield the objects of a file, without an incomplete last line. Malformed lines are skipped with one warning."""
     try:
         descriptor = open_plain(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -206,16 +210,16 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 break
             try:
-                found = json.loads(line)
+                content = json.loads(line)
             except (ValueError, RecursionError):
-                found = None
-            if isinstance(found, dict):
-                yield found
+                content = None
+            if isinstance(content, dict):
+                yield content
             else:
                 bad.append(number)
     if bad:
-        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        log.warning("%s: line %d%s makes no sense, and is passed over", path, bad[0], more)
+        more = f" and {len(bad) - 1} more were" if len(bad) > 1 else " was"
+        log.warning("%s: line %d%s malformed and skipped", path, bad[0], more)
 
 
 # -- the lock ---------------------------------------------------------------------------------------------------
@@ -226,7 +230,7 @@ _held: dict[Path, tuple[int, object]] = {}  # by this process: the kernel would 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process, told apart from any other that had or will have its pid."""
+    """Identity of a process, which differs from that of any other that had or will have its pid."""
 
     pid: int
     boot_id: str
@@ -239,7 +243,7 @@ class Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         return cls(os.getpid(), boot_id(), started(os.getpid()) or 0.0, socket.gethostname(), since)
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         return self.boot_id == boot_id() and started(self.pid) == self.started  # guard: a-pid-alone-is-nobody
 
     def __str__(self) -> str:
@@ -247,7 +251,7 @@ class Holder:
 
 
 class RunLock:
-    """Held from when it is made until `release()` or the end of the process. `RunLocked` if it is another's."""
+    """Lock of a run directory, held until `release()` or the end of the process. `RunLocked` if another holds it."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory.resolve() / LOCK
@@ -260,7 +264,7 @@ class RunLock:
             raise
 
     def release(self) -> None:
-        """The directory is free. Does nothing the second time, nor in a forked child: the lock is its parent's."""
+        """Release the lock. Idempotent; does nothing in a forked child, because the lock belongs to its parent."""
         if _held.get(self.path, (0, None))[1] is not self or self._pid != os.getpid():
             return
         self.path.unlink(missing_ok=True)
@@ -272,14 +276,14 @@ class RunLock:
         if pid != self._pid:  # inherited from the process that forked us
             _held[self.path] = (self._pid, self)
         elif _held[self.path][1] is not self:
-            raise RunLocked(self.path.parent, f"this very process ({pid})", pid)
+            raise RunLocked(self.path.parent, f"this process ({pid})", pid)
 
     def _acquire(self) -> int:
         while True:
             descriptor = open_plain(self.path, os.O_RDWR | os.O_CREAT)
             try:
                 self._lock(descriptor)
-                if _is_still(self.path, descriptor):  # its former holder may have removed it meanwhile
+                if _is_same_file(self.path, descriptor):  # its former holder may have removed it meanwhile
                     self._sign(descriptor)
                     return descriptor
             except BaseException:
@@ -299,12 +303,12 @@ class RunLock:
                 raise RunLocked(self.path.parent, name, pid) from None
 
     def _sign(self, descriptor: int) -> None:
-        """Our name instead of that of a holder that is gone."""
+        """Write this process as holder, in place of one that has ended."""
         me, former = Holder.me(), read_holder(descriptor)
-        if former is not None and former.pid != me.pid and former.lives():
+        if former is not None and former.pid != me.pid and former.is_alive():
             raise RunLocked(self.path.parent, str(former), former.pid)
         if former is not None:
-            log.warning("%s was in use by %s, which has ended without saying so; going on", self.path.parent, former)
+            log.warning("%s: %s has ended and left a stale lock; taking it over", self.path.parent, former)
         os.ftruncate(descriptor, 0)
         os.lseek(descriptor, 0, os.SEEK_SET)
         write_all(descriptor, json.dumps(asdict(me)).encode())
@@ -312,7 +316,7 @@ class RunLock:
 
 
 def read_holder(descriptor: int) -> Holder | None:
-    """Who has signed; None if nobody, or if it cannot be read: whoever wrote it was killed over it."""
+    """The holder that the file names; None if there is none, or if its process was killed while writing it."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     try:
         return Holder(**json.loads(os.read(descriptor, 4096)))
@@ -321,7 +325,7 @@ def read_holder(descriptor: int) -> Holder | None:
 
 
 def boot_id() -> str:
-    """Another after every start of the machine; "" where nobody tells."""
+    """Identifier of this start of the machine; "" if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -329,8 +333,7 @@ def boot_id() -> str:
 
 
 def started(pid: int) -> float | None:
-    """When a process began, by a clock that nobody sets where there is one; None if there is no such process, or only
-    a zombie that nobody has waited for."""
+    """Start time of a process, by a monotonic clock if the system has one; None if it has ended, also as a zombie."""
     try:
         after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         ended = after_name[0] in ("Z", "X")  # guard: a-zombie-holds-no-lock
@@ -344,7 +347,7 @@ def started(pid: int) -> float | None:
         return None
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where runs are: the names in the directory of one, and the run that somebody means by a path."""
+"""Names of the files in the directory of a run, and finding the run that a path names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from multiverse.core.errors import InvalidRequest
+from multiverse.core.errors import InvalidRequest, in_words
 from multiverse.training.runs.checkpoint import own_names
 from multiverse.training.runs.checkpoint_format import FILES, MANIFEST
 from multiverse.training.runs.files import LOCK
@@ -20,17 +20,17 @@ CONFIG, PROVENANCE, SUMMARY = "config.yaml", "provenance.json", "summary.json"
 SPACES, ORIGIN = "spaces.json", "origin.json"
 METRICS, TABLE, EPISODES = "metrics.jsonl", "metrics.csv", "episodes.jsonl"
 SEEDS = "seeds.json"
-"""Where several runs differ only in their seeds, of all of them."""
+"""File of a set of runs that differ only in their seeds."""
 CHECKPOINTS, TENSORBOARD, VIDEOS = "checkpoints", "tensorboard", "videos"
 ADVICE, NUM_ENVS = "advice.jsonl", "num_envs.jsonl"
 OWN_FILES = (CONFIG, PROVENANCE, SUMMARY, SPACES, ORIGIN, METRICS, TABLE, EPISODES, ADVICE, NUM_ENVS, LOCK)
 FIRST = "first_checkpoint"
-"""Of a part of a run, in its provenance: when its first checkpoint was saved."""
+"""Key in the provenance of a part of a run: when its first checkpoint was saved."""
 _BELOW = ("*", "*/*", "*/*/seed-*", "runs/*/*", "runs/*/*/seed-*")
 
 
 class HasPath(Protocol):
-    """A run that has come to its end knows where it lies."""
+    """An object with the path of a run, such as `Run`."""
 
     @property
     def path(self) -> Path: ...
@@ -40,8 +40,13 @@ RunPath = HasPath | Path | str
 
 
 def path_of(run: RunPath) -> Path:
-    """Where a run lies."""
-    return Path(run) if isinstance(run, str | Path) else run.path
+    """Directory of a run; `InvalidRequest` for what is neither a run nor a path."""
+    path = getattr(run, "path", run)
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidRequest(
+            f"run={in_words(run)}: expected a run (as mv.train returns it) or the path of one, as in 'runs/CartPole-v1'"
+        )
+    return Path(path)
 
 
 class FoundRun(NamedTuple):
@@ -52,41 +57,41 @@ class FoundRun(NamedTuple):
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run was begun here. One that has metrics may have lost its checkpoints."""
+    """Whether this is the directory of a run. One with metrics may have lost its checkpoints."""
     return (path / CONFIG).is_file() and ((path / CHECKPOINTS).is_dir() or (path / METRICS).is_file())
 
 
 def find_run(run: RunPath) -> FoundRun:
-    """The run that a path means: its directory, a checkpoint in it, or a directory above: the one written to last."""
-    found = _find_run(path_of(run))
-    _refuse_foreign(found.path)  # guard: links-in-a-run-are-not-followed
-    return found
+    """Find the run that a path names: its directory, a checkpoint in it, or a directory above (the most recent run)."""
+    location = _find_run(path_of(run))
+    _refuse_foreign(location.path)  # guard: links-in-a-run-are-not-followed
+    return location
 
 
 def _find_run(path: Path) -> FoundRun:
     if is_run(path):
         return FoundRun(path, None)
-    for place in (Path(os.path.abspath(path)), path.resolve()):  # a link in a run leads nowhere else
+    for place in (Path(os.path.abspath(path)), path.resolve()):  # links inside a run are not followed
         if (path / MANIFEST).exists() and is_run(place.parent.parent):
             return FoundRun(place.parent.parent, path)
         if path.name == CHECKPOINTS and is_run(place.parent):
             return FoundRun(place.parent, None)
     if (several := find_set(path)) is not None:
-        one, *_ = found = runs_below(several)
+        first, *_ = runs = runs_below(several)
         raise InvalidRequest(
-            f"{several} has a run for each of several seeds ({', '.join(run.name for run in found)}): choose one, "
-            f"{one}, or in Python run.runs[{one.name.removeprefix('seed-')}]"
+            f"{several} has a run for each of several seeds ({', '.join(run.name for run in runs)}): choose one, "
+            f"{first}, or in Python run.runs[{first.name.removeprefix('seed-')}]"
         )
-    found = runs_below(path)
-    newest = max(found, key=_last_written)
-    if len(found) > 1:
-        log.info("%s holds %d runs; taking %s, which was written to last", path, len(found), newest)
+    runs = runs_below(path)
+    newest = max(runs, key=_last_written)
+    if len(runs) > 1:
+        log.info("%s holds %d runs; using the most recent, %s", path, len(runs), newest)
     return FoundRun(newest, None)
 
 
 def find_set(run: RunPath) -> Path | None:
-    """The directory of several seeds that a path means: itself, or, of a directory above, that of the run written to
-    last, if that is one of several."""
+    """Return the directory of the set of seeds that a path names: itself or, for a directory above, that of the most
+    recent run. None if that is not one of a set."""
     path = path_of(run)
     if is_run(path) or not path.is_dir():
         return None
@@ -101,20 +106,19 @@ def find_set(run: RunPath) -> Path | None:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse a run of a set or a search, or a file of theirs, that is a link: it would be read or changed elsewhere."""
+    """Refuse a symbolic link in a set or a search: what it leads to lies elsewhere, and would be read or changed."""
     if path.is_symlink():
         raise InvalidRequest(
-            f"{path} is a symbolic link, which is not followed: put what it leads to in its place, or use that by its "
-            "own path"
+            f"{path} is a symbolic link, which is not followed: replace it by its target, or use the path of the target"
         )
 
 
 def runs_below(path: Path) -> list[Path]:
-    """The runs in a directory that is none itself, such as the seeds of one training; at least one."""
-    found = _runs_below(path) if path.is_dir() else []
-    if not found:
+    """Return the runs below a directory, such as the seeds of one training; at least one."""
+    runs = _runs_below(path) if path.is_dir() else []
+    if not runs:
         raise InvalidRequest(f"{path}: {_why_no_run(path)}")
-    return sorted(found)
+    return sorted(runs)
 
 
 def _runs_below(path: Path) -> list[Path]:
@@ -122,7 +126,7 @@ def _runs_below(path: Path) -> list[Path]:
 
 
 def _refuse_foreign(run: Path) -> None:
-    """A run's own names are plain files and directories: nothing is read, written or removed through a link."""
+    """Refuse links and special files in place of a run's files: nothing is read, written or removed through a link."""
     own = [run / CHECKPOINTS / name for name in own_names(run / CHECKPOINTS)]
     folders = (run / CHECKPOINTS, run / CHECKPOINTS / TABLES, run / TENSORBOARD, run / VIDEOS)
     files = [*(run / name for name in OWN_FILES), *(folder / name for folder in own for name in FILES)]
@@ -135,15 +139,15 @@ def _refuse_foreign(run: Path) -> None:
         except OSError:  # not there, or no longer
             continue
         if not right(mode):
-            what = "a directory" if stat.S_ISDIR(mode) else "no file"
+            what = "a directory" if stat.S_ISDIR(mode) else "not a file"
             what = "a symbolic link, which is not followed" if stat.S_ISLNK(mode) else what
-            raise InvalidRequest(f"{path} is {what}: a run has a {kind} there. Put one in its place, or move it away")
+            raise InvalidRequest(f"{path} is {what}: a run has a {kind} there. Replace it by one, or move it away")
 
 
 def _why_no_run(path: Path) -> str:
     if not path.exists():
         return "there is no such directory; runs are in runs/<env>/<algorithm>-<seed>-<time> unless --run-dir is given"
-    return f"no run here, nor in the directories below it (a run has {CONFIG}, and {METRICS} or {CHECKPOINTS}/)"
+    return f"there is no run here or in the directories below (a run has {CONFIG}, and {METRICS} or {CHECKPOINTS}/)"
 
 
 def _last_written(path: Path) -> int:

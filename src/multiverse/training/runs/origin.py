@@ -1,16 +1,16 @@
-"""Where a run came from: whose it is, on what it ran, and what of that is secret.
+"""Origin of a run: its user, the machine and versions it ran on, and the redaction of secrets.
 
-A config may name code, which going on with its run calls, and a Ray cluster, which it joins: a stranger's is told from
-one's own. A run of one's own has a mark that only this user can have made here: an HMAC of everything that would be
-called or joined, by a key that is kept in the user's own state directory and in no run. A mark says nothing about the
-rest of a run, which is data, and is verified as such.
+A config may name code, which is called when its run is resumed, and a Ray cluster, which is joined. Runs of this user
+are distinguished from those of others by a mark that only this user can make on this machine: an HMAC of everything
+that would be called or joined, with a key in the user's state directory and in no run. A mark says nothing about the
+rest of a run, which is data.
 
-What it ran on is told without environment variables, network or errors. Secrets stay out of whatever is written:
-configs, manifests, logged command lines. A field is secret when its name ends in one of `_SECRET`, whatever its case:
-`api_key`, `WANDB_API_KEY`, `authToken`, `Authorization`. Names that only begin so are not (`keys_pressed`,
-`token_count`), and a `monkey` is: hiding one value too many is the smaller harm. Everything under a secret name goes,
-whatever it is; None and booleans stay, for they say only whether there is one. In a text with an address (`://`) its
-password goes, and what follows a secret name.
+Provenance contains no environment variables, and collecting it uses no network and raises no errors. Secrets are not
+written: not in configs, manifests or logged command lines. A field is secret if its name ends in one of `_SECRET`, in
+upper or lower case: `api_key`, `WANDB_API_KEY`, `authToken`, `Authorization`. Names that only begin so are not
+(`keys_pressed`, `token_count`), and a `monkey` is: redacting too much is the smaller harm. Every value under a secret
+name is redacted, except None and booleans, which only show whether there is a secret. In text with an address (`://`),
+its password and values that follow a secret name are redacted.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ log = logging.getLogger("multiverse")
 
 KEY_BYTES = 32
 OPPONENT, WRAPPERS, RAY, NETWORK = "evaluation_opponent", "wrappers", "ray_address", "network"
-MOST_ARGUMENTS = 8
-"""That a sentence shows."""
+MAX_ARGUMENTS = 8
+"""Maximum number of arguments in a sentence."""
 _PURPOSE = b"multiverse: what a run calls\0"
 _CODE = re.compile(r"(?:\w[\w.-]*|.*\.py):[^\W\d][\w./-]*")
 """`module:name`, `path/file.py:name`, or the id of an env after the module that registers it. An address, with its
-slashes, is none."""
+slashes, does not match."""
 PACKAGES = ("numpy", "gymnasium", "torch", "safetensors", "pettingzoo", "mpe2", "mujoco", "ale_py", "Box2D", "pyboy")
-"""Told when they are loaded: what was not imported had no part in the run."""
+"""Packages whose versions are recorded if they are imported: others had no part in the run."""
 GIT_S = 2.0
 REDACTED = "<redacted>"
 
@@ -68,10 +68,10 @@ _LOGIN = re.compile(r"(?P<before>\w://(?:[^\s:/@]*:)?)[^\s/]+(?=@)")
 _HEADER = re.compile(r"(?i)\b(?:authorization|bearer|basic)\b")
 
 
-# -- whose it is -------------------------------------------------------------------------------------------------
+# -- the user ----------------------------------------------------------------------------------------------------
 def names_code(config: Mapping[str, Any]) -> bool:
-    """Whether making the env or the algorithm of this config would import what it names, or join a Ray cluster, whose
-    answers are unpickled here; ids in Gymnasium's registry and our own algorithms name nothing."""
+    """Whether making the env or the algorithm of this config would import code that it names, or join a Ray cluster,
+    whose replies are unpickled here. Ids in Gymnasium's registry and algorithms of this library are not code."""
     if config.get(RAY):  # guard: a-strangers-cluster-is-not-joined
         return True
     code = ("env", "algorithm", NETWORK, OPPONENT, WRAPPERS)  # guard: untrusted-network-is-not-imported
@@ -80,21 +80,21 @@ def names_code(config: Mapping[str, Any]) -> bool:
 
 
 def in_a_call(config: Mapping[str, Any]) -> str:
-    """What would be done, for a sentence: "call os:system(command='…')". Without secrets."""
+    """Describe what would be executed, without secrets: "call os:system(command='…')"."""
     kwargs = redacted(config).get("env_kwargs")
     given = list(kwargs.items()) if isinstance(kwargs, Mapping) else []
     arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
-    more = ["…"] if len(arguments) > MOST_ARGUMENTS else []
-    env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MOST_ARGUMENTS] + more)})"
+    more = ["…"] if len(arguments) > MAX_ARGUMENTS else []
+    env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MAX_ARGUMENTS] + more)})"
     named = [str(config.get(name) or "") for name in ("algorithm", NETWORK, OPPONENT)]
     named += map(str, config.get(WRAPPERS) or ())
-    called = [*([env] if config.get("env") else []), *(in_words(one)[1:-1] for one in named if ":" in one)]
+    called = [*([env] if config.get("env") else []), *(in_words(name)[1:-1] for name in named if ":" in name)]
     joined = [f"join the Ray cluster at {in_words(redacted(config)[RAY])}"] if config.get(RAY) else []
     return " and ".join([*([f"call {' and '.join(called)}"] if called else []), *joined])
 
 
 def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust: bool) -> None:
-    """Raise `UntrustedRun` if this config names code or a Ray cluster, its mark is not ours and `trust` is not set."""
+    """Raise `UntrustedRun` if this config names code or a Ray cluster, unless this user made its mark or `trust`."""
     if trust or not names_code(config):
         return
     try:
@@ -108,11 +108,11 @@ def check_trusted(config: Mapping[str, Any], mark: Any, where: Path | str, trust
 
 
 def mark_of(config: Mapping[str, Any]) -> str | None:
-    """What `check_trusted` knows this config by; None, with a warning, if no key can be kept here."""
+    """Return the mark with which `check_trusted` trusts this config; None, with a warning, if no key can be stored."""
     try:
-        return _mark(config, _made_key())
+        return _mark(config, _existing_or_new_key())
     except OSError as error:
-        log.warning("%s: this run will count as a stranger's, and want --trust (trust=True)", _no_key(error))
+        log.warning("%s: this run will be treated as another user's, and need --trust (trust=True)", _no_key(error))
         return None
 
 
@@ -125,7 +125,7 @@ def _mark(config: Mapping[str, Any], key: bytes) -> str:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in it, at any depth."""
+    """Yield every text in a value, at any depth."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -141,26 +141,26 @@ def _key_path() -> Path:
     given = os.environ.get("XDG_STATE_HOME", "")
     try:
         home = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
-    except RuntimeError as error:  # nobody says where this user is at home
+    except RuntimeError as error:  # this user has no home directory
         raise OSError(str(error)) from None
     return home / "multiverse" / "key"
 
 
 def _read_key() -> bytes:
-    """OSError if there is none, or one that others could have made or read."""
+    """Read the key; OSError if there is none, or if another user could have made or read it."""
     path = _key_path()
-    key, found = read_plain(path, KEY_BYTES)
+    key, status = read_plain(path, KEY_BYTES)
     if len(key) != KEY_BYTES:
         raise OSError(f"it has {len(key)} bytes instead of {KEY_BYTES}")
-    if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
+    if hasattr(os, "geteuid") and status.st_uid != os.geteuid():
         raise OSError("it belongs to another user")
-    if os.name == "posix" and stat.S_IMODE(found.st_mode) & 0o077:
+    if os.name == "posix" and stat.S_IMODE(status.st_mode) & 0o077:
         raise OSError("others may read it")
     return key
 
 
-def _made_key() -> bytes:
-    """This user's, which is made when it is first needed."""
+def _existing_or_new_key() -> bytes:
+    """Return the key of this user, which is made when it is first needed."""
     path = _key_path()
     try:
         return _read_key()
@@ -169,7 +169,7 @@ def _made_key() -> bytes:
     aside = path.with_name(f"key-{secrets.token_hex(4)}")
     try:
         write_new(aside, secrets.token_bytes(KEY_BYTES), 0o600)
-        os.link(aside, path)  # unlike a rename, never over the key that somebody else has made meanwhile
+        os.link(aside, path)  # unlike a rename, does not replace a key that another process has made meanwhile
     except FileExistsError:
         pass
     finally:
@@ -182,12 +182,12 @@ def _no_key(error: OSError) -> str:
         where = f"{_key_path()}"
     except OSError:
         where = "the user's state directory"
-    return f"there is no key to know your own runs by in {where} ({error.strerror or error})"
+    return f"there is no key that identifies your own runs in {where} ({error.strerror or error})"
 
 
-# -- what it ran on ----------------------------------------------------------------------------------------------
+# -- versions and machine ----------------------------------------------------------------------------------------
 def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
-    """What is needed to run this again, as JSON can hold it."""
+    """Return what is needed to repeat this run, in values that JSON can hold."""
     return {
         "seed": seed,
         "plan": None if plan is None else dataclasses.asdict(plan),
@@ -200,16 +200,16 @@ def provenance(seed: int | None, plan: Plan | None = None) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python, of ourselves, and of the packages in use; modules that gave Gymnasium its envs included."""
-    found = {"python": platform.python_version(), "multiverse": multiverse.__version__}
+    """Return the versions of Python, multiverse and imported packages, also of those that registered envs."""
+    by_name = {"python": platform.python_version(), "multiverse": multiverse.__version__}
     for name in dict.fromkeys((*PACKAGES, *_env_packages())):
         if name in sys.modules and (version := _version(name)) is not None:
-            found[name] = version
-    return found
+            by_name[name] = version
+    return by_name
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on."""
+    """Describe this machine."""
     return {
         "os": platform.platform(),
         "cpu": _or_none(_cpu_model) or platform.processor() or platform.machine(),
@@ -220,22 +220,21 @@ def machine() -> dict[str, Any]:
 
 
 def blas() -> str | None:
-    """What multiplies numpy's matrices, and with which kernels ('openblas 0.3.31 Haswell'): others have other last
-    bits."""
+    """Return numpy's BLAS and its kernels ('openblas 0.3.31 Haswell'); results of others differ in the last bits."""
     return _or_none(_blas)  # type: ignore[no-any-return]
 
 
 def _blas() -> str | None:
-    from threadpoolctl import threadpool_info  # who only acts does without it
+    from threadpoolctl import threadpool_info  # not needed for acting only
 
-    loaded = [one for one in threadpool_info() if one["user_api"] == "blas"]
-    loaded.sort(key=lambda one: "numpy.libs" not in one["filepath"])  # scipy and torch may bring their own
-    said = {} if not loaded else loaded[0]
-    return " ".join(str(said[name]) for name in ("internal_api", "version", "architecture") if name in said) or None
+    loaded = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    loaded.sort(key=lambda library: "numpy.libs" not in library["filepath"])  # scipy and torch may bring their own
+    info = {} if not loaded else loaded[0]
+    return " ".join(str(info[name]) for name in ("internal_api", "version", "architecture") if name in info) or None
 
 
 def git_commit(directory: Path | None = None) -> dict[str, Any] | None:
-    """The commit of the working directory, and whether files differ from it; None outside of any."""
+    """Return the commit of the working directory, and whether files differ from it; None outside a repository."""
     commit = _git(directory, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -255,7 +254,7 @@ def _git(directory: Path | None, *arguments: str) -> str | None:
             check=False,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"},
         )
-    except (OSError, subprocess.TimeoutExpired):  # no git, or one that is too slow to wait for
+    except (OSError, subprocess.TimeoutExpired):  # git is missing or too slow
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
@@ -283,7 +282,7 @@ def _cpu_model() -> str | None:
 
 
 def _or_none(ask: Callable[[], Any]) -> Any:
-    """A run does not fail for want of what it ran on."""
+    """Return the result of `ask`, or None after an error: a run does not fail because the machine is not known."""
     try:
         return ask()
     except (OSError, ValueError, subprocess.SubprocessError, psutil.Error):
@@ -292,17 +291,17 @@ def _or_none(ask: Callable[[], Any]) -> Any:
 
 # -- secrets -----------------------------------------------------------------------------------------------------
 def is_secret(name: str) -> bool:
-    """Whether a field of this name is not for others' eyes."""
+    """Whether a field of this name is secret."""
     return name.lower().endswith(_SECRET)  # guard: secrets-are-redacted
 
 
 def redacted(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with every secret as `<redacted>`, at any depth. The argument stays as it is."""
+    """Return a copy with every secret replaced by `<redacted>`, at any depth."""
     return {key: REDACTED if _hidden(key, value) else _redacted_value(value) for key, value in mapping.items()}
 
 
 def redacted_fields(value: Any, where: str = "") -> list[str]:
-    """The fields, `env_kwargs.api_key`, that were redacted: a resumed run must be given them again."""
+    """Return the names of redacted fields, such as `env_kwargs.api_key`, which must be given again to resume a run."""
     inside: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
         inside = [(f"{where}.{key}" if where else str(key), inner) for key, inner in value.items()]
@@ -314,7 +313,7 @@ def redacted_fields(value: Any, where: str = "") -> list[str]:
 
 
 def redacted_command(arguments: Sequence[str]) -> list[str]:
-    """A command line without its secrets: `--api-key VALUE`, `--api-key=VALUE`, `{"api_key": "VALUE"}`, logins."""
+    """Redact the secrets of a command line: `--api-key VALUE`, `--api-key=VALUE`, `{"api_key": "VALUE"}`, logins."""
     words, secret_next = [], False
     for argument in arguments:
         words.append(REDACTED if secret_next and not argument.startswith("--") else redacted_text(argument))
@@ -323,7 +322,7 @@ def redacted_command(arguments: Sequence[str]) -> list[str]:
 
 
 def redacted_text(text: str) -> str:
-    """One line of text without values that follow a secret name, and without passwords in addresses."""
+    """Redact values that follow a secret name, and passwords in addresses, in a line of text."""
     return _LOGIN.sub(rf"\g<before>{REDACTED}", _ASSIGNED.sub(rf"\g<before>{REDACTED}", text))
 
 
@@ -335,7 +334,7 @@ def _redacted_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return redacted(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_redacted_value(one) for one in value) if type(value) in (list, tuple) else value
+        return type(value)(map(_redacted_value, value)) if type(value) in (list, tuple) else value
     if isinstance(value, str) and ("://" in value or _HEADER.search(value)):
         return redacted_text(value)  # guard: addresses-are-redacted
     return value

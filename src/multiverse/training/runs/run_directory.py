@@ -1,9 +1,9 @@
-"""A run's directory: where it is, who may write to it, and the files in it.  docs/runs.md shows one.
+"""The directory of a run: its lock, and writing and reading its files.  docs/runs.md describes them.
 
     config.yaml  spaces.json  origin.json  provenance.json  summary.json
     metrics.jsonl  metrics.csv  episodes.jsonl  checkpoints/  run.lock
 
-`metrics.csv` is always what `metrics.jsonl` says, for spreadsheets.
+`metrics.csv` has the content of `metrics.jsonl`, for spreadsheets.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ RUN_ID = "run_id"
 
 
 class RunDirectory:
-    """One run on disk, locked for this process until `close()`. Made by `create` and `open`."""
+    """A run on disk, locked for this process until `close()`. Made by `create` and `open`."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.checkpoints = path, path / CHECKPOINTS
@@ -95,7 +95,7 @@ class RunDirectory:
         seed: int,
         run_dir: Path | str | None = None,
     ) -> RunDirectory:
-        """A new run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or not exist."""
+        """Create a run in `root/<env>/<algorithm>-<seed>-<time>/`, or in `run_dir`, which must be empty or new."""
         path = Path(root) / safe_name(env) if run_dir is None else Path(run_dir)
         try:
             if run_dir is None:
@@ -108,7 +108,7 @@ class RunDirectory:
             raise InvalidRequest(f"{path} cannot be the directory of a run: {error.strerror or error}") from error
         run = cls(path)
         try:
-            _refuse_used(path)  # somebody may have been as quick as we were
+            _refuse_used(path)  # another process may have created one meanwhile
         except BaseException:
             run.close()
             raise
@@ -116,35 +116,35 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
-        """A run that is there, to go on with it. `RunLocked` while another process does."""
+        """Open an existing run to resume it. `RunLocked` while another process has it open."""
         return cls(find_run(path).path)
 
-    # -- what is written once, or again as a whole -------------------------------------------------------------
+    # -- files that are replaced as a whole --------------------------------------------------------------------
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """The config, without its secrets."""
+        """Write the config without its secrets."""
         self._replace(CONFIG, dump_yaml(redacted(config)).encode())
 
     def read_config(self) -> dict[str, Any]:
-        """What `write_config` wrote; `origin.redacted_fields` tells what must be given again."""
+        """Read what `write_config` wrote; `origin.redacted_fields` returns what must be given again."""
         return read_config(self.path / CONFIG)
 
     def write_origin(self) -> None:
-        """If the config names code: a mark by which this user's own runs are known later."""
+        """If the config names code, write a mark that later identifies the run as this user's."""
         config = in_todays_names(self.read_config())
         if names_code(config):
             self._write_json(ORIGIN, {"mark": mark_of(config)})
 
     def write_spaces(self, spaces: Mapping[str, Any]) -> None:
-        """What the policy sees and does, described as JSON: acting needs no env then."""
+        """Write the policy's spaces as JSON, so that acting needs no env."""
         text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
         if len(text) > LARGEST_JSON:
             raise InvalidRequest(
-                f"{SPACES} would have {in_bytes(len(text))}, more than the {in_bytes(LARGEST_JSON)} that are read"
+                f"{SPACES} would have {in_bytes(len(text))}, above the limit of {in_bytes(LARGEST_JSON)} for reading it"
             )
         self._replace(SPACES, text)
 
     def write_provenance(self, provenance: Mapping[str, Any]) -> None:
-        """Where the run came from; of a resumed run, one entry more, with the same `run_id`."""
+        """Add the provenance of this part of the run; all parts have the same `run_id`."""
         part = {RUN_ID: self.run_id or uuid.uuid4().hex, **provenance}
         self._write_json(PROVENANCE, {"parts": [*read_provenance(self.path), part]})
 
@@ -154,25 +154,25 @@ class RunDirectory:
         return next((str(part[RUN_ID]) for part in read_provenance(self.path) if RUN_ID in part), "")
 
     def note_checkpoint(self) -> None:
-        """The first checkpoint of this part of the run is in place: whoever finds none later has lost it."""
+        """Note that this part of the run has a checkpoint: if none is found later, it was lost."""
         if not self._has_checkpoint:
             *before, part = read_provenance(self.path) or [{}]
             try:
                 self._write_json(
                     PROVENANCE, {"parts": [*before, {**part, FIRST: time.strftime("%Y-%m-%dT%H:%M:%S%z")}]}
                 )
-            except OSError:  # the next one is noted as well
+            except OSError:  # noted at the next one
                 return
             self._has_checkpoint = True
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """How it went."""
+        """Write the summary of the run."""
         self._write_json(SUMMARY, summary)
 
-    # -- what grows --------------------------------------------------------------------------------------------
+    # -- files that grow ---------------------------------------------------------------------------------------
     def sinks(self) -> Sinks:
-        """Sinks that record this run: `metrics.jsonl`, `metrics.csv`, `episodes.jsonl` and, if it has a directory for
-        them, TensorBoard's files. Closed with the run at the latest."""
+        """Return the sinks that record this run: `metrics.jsonl`, `metrics.csv`, `episodes.jsonl` and, if it has a
+        directory for them, TensorBoard's files. Closed with the run at the latest."""
         episodes = EpisodesSink(functools.partial(self._file, EPISODES))
         self._sinks.append(Sinks([JsonLinesSink(self._file(METRICS)), CsvSink(self.path / TABLE), episodes]))
         if (self.path / TENSORBOARD).is_dir():
@@ -180,7 +180,7 @@ class RunDirectory:
         return self._sinks[-1]
 
     def keep_for_tensorboard(self) -> None:
-        """`sinks()` write for TensorBoard too, from now on and in every part of the run."""
+        """Make `sinks()` write for TensorBoard too, from now on and in every later part of the run."""
         check_tensorboard()
         (self.path / TENSORBOARD).mkdir(exist_ok=True)
 
@@ -189,16 +189,16 @@ class RunDirectory:
         self._sinks[-1].add(TensorBoardSink(self.path / TENSORBOARD, self.read_config(), before))
 
     def position(self) -> dict[str, int]:
-        """How far the growing files have got, all of it on the disk: for the checkpoint that is about to be written."""
+        """Return the sizes of the growing files, after forcing them to the disk, for the next checkpoint."""
         for file in self._files.values():
             self._syncing(file.sync)
         return {name: _size(self.path / name) for name in (METRICS, EPISODES)}
 
     def cut_back(self, position: Mapping[str, int]) -> None:
-        """The growing files as they were at this position; `{}` empties them. Ends `sinks()` made before."""
+        """Cut the growing files back to this position; `{}` empties them. Closes the sinks made before."""
         sizes = {name: int(size) for name, size in position.items()}
         if any(size < 0 for size in sizes.values()):
-            raise ValueError(f"no file has {min(sizes.values())} bytes")
+            raise ValueError(f"a file cannot have {min(sizes.values())} bytes")
         self._close_files()
         for name in (METRICS, EPISODES):
             if short := cut(self.path / name, sizes.get(name, 0)):
@@ -206,7 +206,7 @@ class RunDirectory:
         csv_from_json_lines(self.path / METRICS, self.path / TABLE)
 
     def close(self) -> None:
-        """Others may write to it now. Twice does no harm; in a forked child it leaves the parent's lock alone."""
+        """Close the files and release the lock. Idempotent; a forked child does not release its parent's lock."""
         self._close_files()
         self._lock.release()
 
@@ -241,69 +241,68 @@ class RunDirectory:
 
 
 def had_checkpoint(run: Path) -> bool:
-    """Whether a checkpoint of this run was ever in place. Runs of 0.1 tell it only by how they ended."""
+    """Whether this run ever had a checkpoint. In runs of version 0.1 only the way in which they ended shows that."""
     if any(FIRST in part for part in read_provenance(run)):
         return True
     summary = read_summary(run)
-    return bool(summary) and "error" not in summary  # whatever ends a run without one saves it first
+    return bool(summary) and "error" not in summary  # without an error a run is always saved at its end
 
 
 def read_provenance(run: Path) -> list[dict[str, Any]]:
-    """Where each part of a run came from, the first one first."""
+    """Provenance of each part of a run, in order."""
     parts = read_object(run / PROVENANCE).get("parts")
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
 
 
 def last_part(run: Path) -> Mapping[str, Any]:
-    """Where the last part of a run came from; nothing in a run that does not say."""
+    """Provenance of the last part of a run; empty if there is none."""
     return (read_provenance(run) or [{}])[-1]
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """How a run ended; {} while it is under way."""
+    """Summary of a run; {} before its end."""
     return read_object(run / SUMMARY)
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} if there is none."""
     try:
-        found = json.loads(read_plain(path, LARGEST_JSON)[0])
+        content = json.loads(read_plain(path, LARGEST_JSON)[0])
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_mark(run: Path) -> Any:
-    """What is in the place of a mark; `origin.check_trusted` tells whether it is ours."""
+    """The mark of a run, unverified; `origin.check_trusted` verifies it."""
     return read_object(run / ORIGIN).get("mark")
 
 
 def read_spaces(run: Path) -> Any:
-    """What `write_spaces` wrote; None in a run of a version that did not."""
+    """Read what `write_spaces` wrote; None in a run of a version that wrote none."""
     try:
         return json.loads(read_plain(run / SPACES, LARGEST_JSON)[0])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or "it is no JSON"
+        reason = getattr(error, "strerror", None) or "it is not JSON"
         raise InvalidRequest(f"{run / SPACES} cannot be used: {reason}. {NEW_SPACES}") from None
 
 
-NEW_SPACES = "Pass env=…, from which they are known too, or restore it from a copy"
+NEW_SPACES = "Pass env=…, which has the same spaces, or restore the file from a copy"
 
 
 def safe_name(text: str) -> str:
     """Return a directory name made from the name of an env or an algorithm: 'ALE/Pong-v5' → 'ALE-Pong-v5'.
 
-    Of nested functions only names that can be read remain: 'make_env.<locals>.<lambda>' → 'make_env'; a lambda alone is
-    'lambda'."""
+    Names of nested functions are shortened: 'make_env.<locals>.<lambda>' → 'make_env'; a lambda alone is 'lambda'."""
     if "<lambda>" in text or "<locals>" in text:
         text = re.sub(r"(^|\.)(<locals>|<lambda>)", "", text).strip(".") or "lambda"
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "unnamed"
 
 
 def fresh(parent: Path, name: str) -> Path:
-    """A directory that was not there before."""
+    """Create a new directory of this name, or of this name with a number."""
     parent.mkdir(parents=True, exist_ok=True)
     number = 1
     while True:
@@ -320,14 +319,14 @@ def _refuse_used(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise InvalidRequest(f"{path} is a file; a run needs a directory")
     if is_run(path):
-        raise InvalidRequest(f"{path} holds a run already: resume it, or choose another directory")
-    used = [one.name for one in path.iterdir() if not _is_ours_and_empty(one)] if path.exists() else []
+        raise InvalidRequest(f"{path} already holds a run: resume it, or choose another directory")
+    used = [entry.name for entry in path.iterdir() if not _is_ours_and_empty(entry)] if path.exists() else []
     if used:
         raise InvalidRequest(f"{path} is not empty and holds no run (there is {used[0]}): choose another directory")
 
 
 def _is_ours_and_empty(path: Path) -> bool:
-    """What a run that was killed before it began leaves behind."""
+    """Whether this is a leftover of a run that was killed before it began."""
     return path.name == LOCK or (path.name == CHECKPOINTS and path.is_dir() and not any(path.iterdir()))
 
 

@@ -1,11 +1,11 @@
-"""A training state as JSON and named arrays, and back, exactly.  Knows no files.
+"""Encoding of a training state as JSON and named arrays, and its exact decoding.  Independent of files.
 
-A state is a dict with text keys. Its leaves are None, bool, int of any size, float (NaN and infinities too), str,
+A state is a dict with text keys. Its leaves are None, bool, int of any size, float (also NaN and infinities), str,
 numpy arrays and scalars of any numeric or bool dtype; lists, tuples and dicts of these. Anything else is refused by
-name: what cannot be restored exactly must not look saved.
+name, because it could not be restored exactly.
 
 In JSON an array is `{"$array": name}`. Its name is its place in the state, `session/envs/episodes`. Keys of the state
-that begin with `$` get one more. A `Table`, of which only what is new is written, is `{"$table": name, …}`.
+that begin with `$` get another `$`. A `Table`, of which only new records are written, is `{"$table": name, …}`.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from multiverse.core.tables import Table
 
 State = Mapping[str, Any]
 Arrays = dict[str, Any]
-"""Arrays by name; and tables, which have one too."""
+"""Arrays and tables by name."""
 
 _KINDS = "biufc"
-_PLAIN = frozenset(np.dtype(code) for code in "?bhiqBHIQefdF")  # that safetensors knows; others travel as bytes
+_PLAIN = frozenset(np.dtype(code) for code in "?bhiqBHIQefdF")  # dtypes of safetensors; others are stored as bytes
 _LARGEST_JSON_INT = 2**63
 _RESERVED = "__metadata__"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode(state: State) -> tuple[bytes, Arrays]:
-    """The JSON text of a state, and by name its tables and its arrays: contiguous, of dtypes that safetensors knows."""
+    """Return the JSON text of a state, and its tables and (contiguous) arrays by name, in dtypes of safetensors."""
     if not isinstance(state, Mapping):
-        raise TypeError(f"a state is a dict, not a {type(state).__name__}")
+        raise TypeError(f"a state must be a dict, not a {type(state).__name__}")
     arrays: Arrays = {}
     tree = _encode(state, (), arrays)
     return json.dumps(tree, allow_nan=False, separators=(",", ":")).encode(), arrays
 
 
 def decode(text: bytes, arrays: Arrays) -> dict[str, Any]:
-    """The state again, which takes the arrays as its own; a table is what is in its place here makes of what stands in
-    the text. Raises ValueError, TypeError, KeyError or RecursionError if this is none of ours."""
+    """Return the state, which takes ownership of the arrays. In place of a table `arrays` has a function, which is
+    called with its entry in the text. ValueError, TypeError, KeyError or RecursionError if the text is invalid."""
     state = _decode(json.loads(text), arrays)
     if not isinstance(state, dict):
-        raise ValueError("the state is no dict")
+        raise ValueError("the state is not a dict")
     return state
 
 
@@ -74,13 +74,13 @@ def _encode(value: Any, place: tuple[str, ...], arrays: Arrays) -> Any:
         return {"$table": name, "first": value.first, "last": value.last}
     what = f"an array of dtype {value.dtype}" if isinstance(value, np.ndarray) else f"a {kind.__qualname__}"
     raise TypeError(
-        f"{'.'.join(place) or 'the state'} is {what}: a checkpoint holds numbers, text, arrays, lists, dicts"
+        f"{'.'.join(place) or 'the state'} is {what}: a checkpoint holds only numbers, text, arrays, lists and dicts"
     )
 
 
 def _key(key: Any, place: tuple[str, ...]) -> str:
     if type(key) is not str:
-        raise TypeError(f"{'.'.join(place) or 'the state'} has the key {key!r}: keys are text")
+        raise TypeError(f"{'.'.join(place) or 'the state'} has the key {key!r}: keys must be text")
     return f"${key}" if key.startswith("$") else key
 
 
@@ -89,15 +89,15 @@ def _named(place: tuple[str, ...]) -> str:
 
 
 def _escaped(surrogate: re.Match[str]) -> str:
-    """UTF-8, in which safetensors stores names, has no lone surrogates; a name in Python may have one."""
+    """Escape a lone surrogate, which a name in Python may have, but not UTF-8, in which safetensors stores names."""
     return f"~{ord(surrogate[0]):x}"
 
 
 def _encode_array(array: np.ndarray[Any, Any], place: tuple[str, ...], arrays: Arrays) -> dict[str, Any]:
     name = _named(place)
     if name == _RESERVED:
-        raise TypeError(f"{_RESERVED} is a name that safetensors keeps for itself")
-    # safetensors writes the memory as it lies, so it must lie in C order. (ascontiguousarray would add a dimension to
+        raise TypeError(f"{_RESERVED} is a name that safetensors reserves")
+    # safetensors writes memory as it is, so the array must be in C order. (ascontiguousarray would add a dimension to
     # 0-d arrays.)
     array = array if array.flags.c_contiguous else array.copy(order="C")
     if array.dtype in _PLAIN and array.dtype.isnative:
@@ -120,13 +120,13 @@ def _decode(value: Any, arrays: Arrays) -> Any:
 
 def _plain_key(key: str) -> str:
     if key.startswith("$") and not key.startswith("$$"):
-        raise ValueError(f"the mark {key!r} is unknown")
+        raise ValueError(f"the tag {key!r} is unknown")
     return key.removeprefix("$")
 
 
 def _decode_array(value: dict[str, Any], arrays: Arrays) -> np.ndarray[Any, Any]:
     if value["$array"] not in arrays:
-        raise ValueError(f"the array {value['$array']!r} is not there, or named twice")
+        raise ValueError(f"the array {value['$array']!r} is missing, or named twice")
     array = arrays.pop(value["$array"])  # guard: no-array-is-named-twice
     if "dtype" in value:
         array = np.frombuffer(array.tobytes(), _numeric(value["dtype"])).reshape(value["shape"])
@@ -135,7 +135,7 @@ def _decode_array(value: dict[str, Any], arrays: Arrays) -> np.ndarray[Any, Any]
 
 def _decode_table(value: dict[str, Any], arrays: Arrays) -> Any:
     if value["$table"] not in arrays:
-        raise ValueError(f"the table {value['$table']!r} is not there, or named twice")
+        raise ValueError(f"the table {value['$table']!r} is missing, or named twice")
     return arrays.pop(value["$table"])(value)
 
 
@@ -144,9 +144,9 @@ def _decode_scalar(value: dict[str, Any], arrays: Arrays) -> Any:
 
 
 def _numeric(name: str) -> np.dtype[Any]:
-    """The dtype of this name, if it is one of numbers: numpy's names can also mean records and objects."""
+    """Return the numeric dtype of this name. Other names of numpy may mean records or objects, and are refused."""
     if not re.fullmatch(rf"[<>|][{_KINDS}]\d{{1,2}}", name):
-        raise ValueError(f"{name!r} is no dtype of numbers")
+        raise ValueError(f"{name!r} is not a numeric dtype")
     return np.dtype(name)
 
 

@@ -1,12 +1,11 @@
-"""Tables beside the checkpoints, in files that are only ever appended to: a checkpoint costs what is new.
+"""Tables beside the checkpoints, in files that are only appended to, so that a checkpoint writes only new records.
 
     checkpoints/tables/<table>-<number of its first record>-<token>.rows
 
-A file holds records one after the other, as they lie in memory. A checkpoint names the files that its table is in, how
-many bytes of each are its own, and their sha256; what comes after those is somebody else's, or was being written when
-its process was killed, and is never read. So nothing has to be cut off or written twice, and the same file serves all
-checkpoints after it. A process that goes on with a run begins new files. A file goes when no checkpoint names it.
-"""
+A file holds records as they are in memory. A checkpoint names the files of its table, the number of bytes of each that
+belong to it, and their sha256. Bytes after those belong to a later checkpoint, or were being written when the process
+was killed, and are never read. So nothing must be cut off or written twice, and all later checkpoints use the same
+file. A process that resumes a run begins new files. A file is removed when no checkpoint names it."""
 
 from __future__ import annotations
 
@@ -32,22 +31,22 @@ if TYPE_CHECKING:  # which would load Gymnasium
 
 TABLES = "tables"
 FULL_BYTES = 2**24
-"""Of a file: then another begins."""
+"""Size of a file after which another is begun."""
 WITHOUT_REPLAY = (
     "To resume with the weights and an empty replay buffer, which is not bit-exact, pass --without-replay (in Python: "
     "without_replay=True)"
 )
-LONGEST_STEM = 110
-"""Characters of a file's name that say whose it is; file systems allow 255 bytes for a whole name, some 143."""
+MAX_STEM = 110
+"""Maximum length of the part of a file's name for the table; file systems allow 255 bytes for a name, some 143."""
 _NAME = re.compile(r"[\w-]+-\d{12,}-[0-9a-f]{8}\.rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The first bytes of a file."""
+    """The part of a file that belongs to a table: its first bytes."""
 
     file: str
-    first: int  # the number of its first record
+    first: int  # number of its first record
     count: int  # of records
     bytes: int
     sha256: str
@@ -58,21 +57,21 @@ class Piece:
 
 
 class StoredTable:
-    """A table as a checkpoint names it. Read when it is asked for, and verified then."""
+    """A table that a checkpoint names. It is read and verified when it is needed."""
 
     def __init__(self, folder: Path, first: int, last: int, pieces: list[Piece]) -> None:
-        """`folder`: that of the checkpoints."""
+        """`folder`: the folder of the checkpoints."""
         self._folder, self.first, self.last, self._pieces = folder, first, last, pieces
         at = first
         for piece in pieces:
             if not piece.first <= at < piece.last or not piece.bytes or piece.bytes % piece.count:
-                raise ValueError(f"{piece.file} does not go on where the piece before it ended")
+                raise ValueError(f"{piece.file} does not continue where the piece before it ended")
             at = piece.last
         if at < last or first > last:
             raise ValueError(f"its records end at {at} instead of {last}")
 
     def pieces(self, dtype: np.dtype[Any]) -> Iterator[Array]:
-        """The records in their order; ValueError if they are of another kind."""
+        """Yield the records in order; ValueError if they do not have this dtype."""
         at = self.first
         for piece in self._pieces:
             if piece.count * dtype.itemsize != piece.bytes:
@@ -82,7 +81,7 @@ class StoredTable:
             at = piece.last
 
     def verify(self) -> None:
-        """`CheckpointBroken` if anything of it is not what was written."""
+        """Raise `CheckpointBroken` if any byte differs from what was written."""
         for piece in self._pieces:
             self._read(piece)
 
@@ -101,51 +100,53 @@ class StoredTable:
 
 
 def stored_table(folder: Path, name: str, place: Mapping[str, Any], manifest: Mapping[str, Any]) -> StoredTable:
-    """The one that a state speaks of, by what the manifest says of it. ValueError, KeyError or TypeError if that is
-    nothing."""
+    """Return the table that a state names; ValueError, KeyError or TypeError if its description is invalid."""
     pieces = _pieces(manifest["tables"][name])
     return StoredTable(folder, int(place["first"]), int(place["last"]), pieces)
 
 
-def _pieces(told: Any) -> list[Piece]:
-    found = [Piece(one["file"], int(one["first"]), int(one["count"]), int(one["bytes"]), one["sha256"]) for one in told]
-    for piece in found:
+def _pieces(description: Any) -> list[Piece]:
+    pieces = [
+        Piece(entry["file"], int(entry["first"]), int(entry["count"]), int(entry["bytes"]), entry["sha256"])
+        for entry in description
+    ]
+    for piece in pieces:
         if not _NAME.fullmatch(piece.file) or piece.count < 1:  # guard: no-table-is-read-from-elsewhere
-            raise ValueError(f"{piece.file!r} is no file of a table")
-    return found
+            raise ValueError(f"{piece.file!r} is not a file of a table")
+    return pieces
 
 
 class TableStore:
-    """The tables of one run, as the process that writes to it has them."""
+    """The tables of a run, for the process that writes them."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: that of the checkpoints."""
+        """`folder`: the folder of the checkpoints."""
         self.folder, self._written = folder / TABLES, dict[str, list[Piece]]()
         self._growing: dict[str, _Growing] = {}
 
-    def go_on_from(self, manifest: Mapping[str, Any]) -> None:
-        """What this checkpoint names is there, and need not be written again."""
-        self._written = {name: _pieces(told) for name, told in manifest.get("tables", {}).items()}
+    def continue_from(self, manifest: Mapping[str, Any]) -> None:
+        """Continue the tables of this checkpoint: their records need not be written again."""
+        self._written = {name: _pieces(description) for name, description in manifest.get("tables", {}).items()}
         self._growing.clear()
 
     def write(self, tables: Mapping[str, Table]) -> dict[str, list[dict[str, Any]]]:
-        """All records are on the disk when this returns: what the manifest says of each. OSError leaves everything as
-        it was; what was written in vain is not named by anybody."""
-        told = {}
+        """Write all new records to the disk; return the descriptions of the tables for a manifest. After an OSError no
+        checkpoint names what was written."""
+        descriptions = {}
         for name, table in tables.items():
-            self._written[name] = self._with_new(name, table)
-            told[name] = [
+            self._written[name] = self._write_new(name, table)
+            descriptions[name] = [
                 {"file": p.file, "first": p.first, "count": p.count, "bytes": p.bytes, "sha256": p.sha256}
                 for p in self._written[name]
             ]
-        return told
+        return descriptions
 
-    def _with_new(self, name: str, table: Table) -> list[Piece]:
-        """The pieces of a table, what is new among them."""
+    def _write_new(self, name: str, table: Table) -> list[Piece]:
+        """Write the new records of a table; return all its pieces."""
         size, written = table.dtype.itemsize, self._written.get(name, [])
-        pieces = [piece for piece in written if piece.last > table.first]  # the others are forgotten
+        pieces = [piece for piece in written if piece.last > table.first]  # earlier records were removed from the table
         if any(piece.bytes != piece.count * size or piece.last > table.last for piece in pieces):
-            pieces = []  # of another kind
+            pieces = []  # the table has other records now
         at, file = max(table.first, pieces[-1].last if pieces else 0), self._growing.get(name)
         if at == table.last:
             return pieces
@@ -166,9 +167,9 @@ class TableStore:
                 pieces[-1] = file.piece(pieces[-1].first, at - pieces[-1].first)
             sync_directory(self.folder)
         except BaseException:
-            self._growing.pop(name, None)  # a torn file is not gone on with
-            for one in begun:
-                one.cut_back(0)
+            self._growing.pop(name, None)  # a partly written file is not continued
+            for new in begun:
+                new.cut_back(0)
             if before[0] is not None:
                 before[0].cut_back(before[1])
             raise
@@ -177,7 +178,7 @@ class TableStore:
         return pieces
 
     def sweep(self, named: set[str]) -> None:
-        """Away with what none of the checkpoints names, and this process will not go on with."""
+        """Remove files that no checkpoint names and that this process does not continue."""
         mine = {piece.file for pieces in self._written.values() for piece in pieces}
         for entry in os.listdir(self.folder) if self.folder.is_dir() else []:
             if _NAME.fullmatch(entry) and entry not in named | mine:  # guard: named-tables-stay
@@ -186,24 +187,24 @@ class TableStore:
 
 
 def _file_stem(table: str) -> str:
-    """Return what a table's file names begin with. A table is called after its agents, whose names may be longer than
-    a file name can be: then a hash takes the place of the end."""
+    """Return the first part of the names of a table's files. A table is named after its agents, whose names may be too
+    long for a file name: then a hash replaces the end."""
     stem = re.sub(r"[^A-Za-z0-9_]+", "-", table)
-    if len(stem) <= LONGEST_STEM:  # guard: no-file-name-is-too-long
+    if len(stem) <= MAX_STEM:  # guard: no-file-name-is-too-long
         return stem
     digest = hashlib.sha256(table.encode()).hexdigest()[:16]
-    return f"{stem[: LONGEST_STEM - len(digest) - 1]}-{digest}"
+    return f"{stem[: MAX_STEM - len(digest) - 1]}-{digest}"
 
 
 class _Growing:
-    """A file that this process has begun."""
+    """A file that this process writes."""
 
     def __init__(self, folder: Path, table: str, first: int) -> None:
         self.name = f"{_file_stem(table)}-{first:012d}-{secrets.token_hex(4)}.rows"
         self._path, self.bytes, self._sha256 = folder / self.name, 0, hashlib.sha256()
 
     def append(self, records: Array) -> None:
-        """On the disk when this returns; if it fails, what is in the file beyond its earlier bytes is nothing."""
+        """Append records to the disk. After an error, bytes beyond the former size do not count."""
         data = records.tobytes()
         flags = os.O_WRONLY | (os.O_APPEND if self.bytes else os.O_CREAT | os.O_EXCL)
         descriptor = open_plain(self._path, flags)
@@ -216,7 +217,7 @@ class _Growing:
         self._sha256.update(data)
 
     def cut_back(self, size: int) -> None:
-        """To as many bytes, as far as that goes: the disk may be full. The file is not to be gone on with."""
+        """Cut the file back to this size, if the disk allows it. The file is not written to again."""
         with suppress(OSError):
             os.truncate(self._path, size) if size else self._path.unlink()
 
