@@ -104,4 +104,4 @@ def test_ctrl_c_while_gymnasiums_workers_start_is_not_lost(monkeypatch: pytest.M
 
 def test_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rounds", "0"]) == 2
-    assert capsys.readouterr().err == "multiverse demo: --rounds 0: must be more than 0\n"
+    assert capsys.readouterr().err == "multiverse demo: --rounds 0: must be greater than 0\n"

@@ -139,7 +139,7 @@ def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: 
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
-        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
+        ("nowhere --episodes 0", "--episodes 0: must be greater than 0"),
         ("nowhere --env-kwargs 3", "expected a JSON object"),
     ],
 )

@@ -99,7 +99,7 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
-        ("nowhere --env-steps 0", "--env-steps 0: must be more than 0"),
+        ("nowhere --env-steps 0", "--env-steps 0: must be greater than 0"),
         ("", "which run?"),
         ("one two", "one run at a time: one, or two?"),
         ("one --env-steps", "--env-steps: expected one argument"),

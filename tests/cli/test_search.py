@@ -114,7 +114,7 @@ ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.
     ("typed", "told"),
     [
         ("tune CartPole-v1 --search lr --pruner best", "--pruner best: expected one of median, halving, none"),
-        ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be more than 0"),
+        ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be greater than 0"),
         ("tune CartPol-v1 --search lr", "did you mean CartPole-v1?"),
         ("tune CartPole-v1 --search lr --trails 3", "there is no --trails; did you mean --trials?"),
         ("tune CartPole-v1 --search lr --run-dir file", "file cannot be the directory of a search"),

@@ -248,7 +248,7 @@ FILES = {
         ("CartPole-v1 --executor proces", "Did you mean process?"),
         ("CartPole-v1 --normalize-rewards=3", "--normalize-rewards: ignored explicit argument"),
         ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
-        ("CartPole-v1 --seeds 0", "--seeds 0: must be more than 0"),
+        ("CartPole-v1 --seeds 0", "--seeds 0: must be greater than 0"),
         ("CartPole-v1 --seeds nan", "--seeds: expected a whole number, found 'nan'"),
         ("CartPole-v1 --seeds abc", "--seeds: expected a whole number, found 'abc'"),
         ("CartPole-v1 --seeds=", "--seeds: expected a whole number, found nothing"),

@@ -299,7 +299,7 @@ def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixt
     [
         ("tune Nowhere-v7", "Nowhere"),
         ("tune CartPole-v1 --executors magic", "--executors magic: expected some of serial, thread, process, hybrid"),
-        ("tune CartPole-v1 --seconds 0", "--seconds 0: must be more than 0"),
+        ("tune CartPole-v1 --seconds 0", "--seconds 0: must be greater than 0"),
         ("tune CartPole-v1 --algorithm nothing", "nothing"),
     ],
 )

@@ -205,8 +205,8 @@ def test_the_command_records_games_against_somebody(tmp_path: Path, capsys: pyte
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
-        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
-        ("nowhere --fps -1", "--fps -1: must be more than 0"),
+        ("nowhere --episodes 0", "--episodes 0: must be greater than 0"),
+        ("nowhere --fps -1", "--fps -1: must be greater than 0"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
