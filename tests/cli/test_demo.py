@@ -33,15 +33,15 @@ def test_it_learns_to_balance_and_says_so(
     out = capsys.readouterr().out
     assert "Training 8 × CartPole-v1" in out and "Done (reached a mean return of " in out
     assert f"multiverse evaluate {run}" in out
-    assert f"Its learning curve:\n{run}/plot.png\n" in out and (run / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Learning curve:\n{run}/plot.png\n" in out and (run / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_it_says_how_to_come_by_the_curve(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    demo._draw(Path("runs/a"))
-    told = "Its learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
+    demo._plot(Path("runs/a"))
+    told = "To plot the learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
     assert capsys.readouterr().out == told
 
 

@@ -79,7 +79,7 @@ def test_unknown_command_gets_a_hint(typed: str, hint: str, capsys: pytest.Captu
         ("list --xyz", "multiverse list: there is no --xyz; `multiverse list --help` lists the options"),
         ("list netwroks", "multiverse list: WHAT netwroks: did you mean networks?"),
         ("bench A --executors seriel", "multiverse bench: --executors seriel: did you mean serial?"),
-        ("evaluate a --which newest", "multiverse evaluate: --which newest: expected one of latest, best"),
+        ("evaluate a --which first", "multiverse evaluate: --which first: expected one of latest, best"),
         ("check-env A --steps few", "multiverse check-env: --steps: expected a whole number, found 'few'"),
         ("demo --seconds", "multiverse demo: --seconds: expected one argument"),
         ("doctor now", "multiverse doctor: unexpected argument 'now'; `multiverse doctor --help` lists the options"),
@@ -174,7 +174,7 @@ def test_a_commands_help_does_not_load_gymnasium() -> None:
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"], ["train", "--help"]])
 def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

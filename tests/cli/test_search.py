@@ -44,7 +44,7 @@ def space(text: str, algorithm: str = "ppo") -> Space:
 # -- what is tried -----------------------------------------------------------------------------------------------
 def test_ranges_lists_and_the_usual() -> None:
     found = space("lr=1e-5..1e-2, Batch-Size=32|64|128, epochs=2..8, gamma, activation, normalize_rewards, n_envs")
-    assert found.tried == {
+    assert found.dimensions == {
         "learning_rate": Range(1e-5, 1e-2, whole=False),
         "batch_size": Choice(("32", "64", "128")),
         "epochs": Range(2, 8, whole=True),
@@ -54,15 +54,15 @@ def test_ranges_lists_and_the_usual() -> None:
         "num_envs": Choice(("1", "2", "4", "8", "16", "32")),
     }
     assert Range(1e-5, 1e-2, False).log and not Range(0.2, 1.0, False).log and not Range(0.0, 1.0, False).log
-    assert space("steps_per_env").tried != space("steps_per_env", "dqn").tried
+    assert space("steps_per_env").dimensions != space("steps_per_env", "dqn").dimensions
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "discrete_sac", "dqn"])
 def test_every_usual_range_is_one_that_the_algorithm_takes(algorithm: str) -> None:
-    from multiverse.cli.search import TRIED
+    from multiverse.cli.search import DEFAULT_VALUES
 
-    found = space(",".join(["steps_per_env", *(name for name in TRIED if _has(algorithm, name))]), algorithm)
-    assert len(found.tried) > 6
+    found = space(",".join(["steps_per_env", *(name for name in DEFAULT_VALUES if _has(algorithm, name))]), algorithm)
+    assert len(found.dimensions) > 6
 
 
 def _has(algorithm: str, name: str) -> bool:

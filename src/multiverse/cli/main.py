@@ -6,6 +6,8 @@ Exit codes: 0 success; 1 the command found a problem; 2 the request was refused;
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import importlib
 import importlib.util
@@ -15,11 +17,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import multiverse
-from multiverse.cli.results import for_results_alone
 from multiverse.core.errors import (
     EnvFailed,
     InvalidRequest,
@@ -53,6 +54,10 @@ FAILED, REFUSED, INTERRUPTED, OUTPUT_CLOSED = 1, 2, 130, 141
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Errors of a write to an open file such as standard output; they name no file."""
 
+MACHINE_READABLE = {"--json", "--quiet"}
+HELP = {"-h", "--help"}
+_result_streams: list[TextIO] = []  # standard output, while `sys.stdout` is another stream
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
@@ -66,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # show ? for characters that the terminal does not have
     _add_working_directory_to_path()
     try:
-        with for_results_alone(arguments):
+        with redirected_output(arguments):
             code = _dispatch(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be handled quietly
         return code
-    except SystemExit as end:  # raised by the parser when the help was shown
+    except SystemExit as end:  # a signal was handled
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
         return INTERRUPTED  # guard: commands-end-with-130
@@ -130,8 +135,12 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         return _refused((), _unknown(command))
-    code: int = importlib.import_module(f"multiverse.cli.commands.{command.replace('-', '_')}").run(rest)
-    return code
+    try:
+        return int(importlib.import_module(f"multiverse.cli.commands.{command.replace('-', '_')}").run(rest))
+    except SystemExit as end:
+        if end.code:
+            raise
+        return 0  # the parser has printed the help
 
 
 def _help() -> str:
@@ -180,6 +189,48 @@ def one_line(error: Exception) -> str:
         text += error.failures[0].place()
         text += f"{'; ' if error.hint[0].islower() else '. '}{error.hint}" if error.hint else ""
     return text
+
+
+# -- standard output for results only ------------------------------------------------------------------------------
+def results() -> TextIO | None:
+    """Return the stream for results: standard output while `sys.stdout` is redirected, else None for `sys.stdout`."""
+    return _result_streams[-1] if _result_streams else None
+
+
+@contextlib.contextmanager
+def redirected_output(arguments: Sequence[str]) -> Iterator[None]:
+    """With --json or --quiet, redirect the output of this process and of its workers to standard error. Only
+    `results()` writes to standard output, so that a program that reads it gets nothing else."""
+    if not MACHINE_READABLE.intersection(arguments) or HELP.intersection(arguments) or sys.stderr is None:
+        yield
+        return
+    with _separate_result_stream() as stream, contextlib.redirect_stdout(sys.stderr):
+        _result_streams.append(stream)
+        try:
+            yield
+        finally:
+            _result_streams.pop()
+
+
+@contextlib.contextmanager
+def _separate_result_stream() -> Iterator[TextIO]:
+    """Yield a stream to standard output, and redirect the descriptor of standard output to standard error."""
+    out, original = sys.stdout, -1
+    out.flush()
+    with contextlib.suppress(OSError, ValueError):  # a custom stream without descriptor, or no standard error
+        if out.fileno() == 1 and os.fstat(2):
+            original = os.dup(1)
+            os.dup2(2, 1)
+    stream = out if original < 0 else os.fdopen(original, "w", encoding=out.encoding, errors="replace", buffering=1)
+    try:
+        yield stream
+    finally:
+        if original >= 0:
+            with contextlib.suppress(OSError, TypeError):  # Windows has no such library
+                ctypes.CDLL(None).fflush(None)  # output buffered by native code
+            os.dup2(original, 1)
+            with contextlib.suppress(OSError):  # the reader has closed it
+                stream.close()
 
 
 # -- options of commands ----------------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ WIDTH = 80
 ENV_HELP = "Gymnasium id, or module:name of a function or class that builds an env (Gymnasium or PettingZoo)."
 ENV_KWARGS_HELP = "Keyword arguments of the env, as a JSON object."
 TRUST_HELP = "Allow a run that you did not write here to call the code and join the Ray cluster that it names."
+QUIET_HELP = "Print only the run's directory, at the end."
+JSON_HELP = "Print one JSON object per line: start, metrics (every 3 s), evaluation, and end or error."
 RUNS_HELP = "Directories of runs, or directories that contain runs."
 _WORDS = "words"
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
@@ -96,9 +98,10 @@ class _Option:
     @property
     def help(self) -> str:
         """Its help with its default and its other spellings."""
-        default = " ".join(map(str, self.default)) if self.is_list and self.default else self.default
+        default: Any = self.default
+        default = " ".join(map(str, default)) if isinstance(default, tuple) else default
         default = f"{default:g}" if isinstance(default, float) else default
-        shown = not self.is_positional and default not in (None, "", (), "{}") and self.kind is not bool
+        shown = not self.is_positional and default not in (None, "", "{}") and self.kind is not bool
         notes = [f"default: {default}"] if shown else []
         notes += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
         return f"{self.about['help']} ({'; '.join(notes)})" if notes else str(self.about["help"])

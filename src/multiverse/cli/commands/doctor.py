@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from multiverse.cli.doctor_checks import Finding
     from multiverse.cli.self_test import Outcome
 
-FIX = "; the problems are listed above, with what to do."
 DESCRIPTION = """\
 Checks this machine: Python, platform, cores, memory, limits, shared memory,
 start methods of workers, GPU and optional packages. Each check prints what it
@@ -49,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
         self_test = {"self_test": [asdict(outcome) for outcome in outcomes]} if outcomes else {}
         print_json({"healthy": healthy, "checks": checks, **self_test})
     else:
-        print(f"\nmultiverse {'works' if healthy else 'does not work'} on this machine{'.' if healthy else FIX}")
+        print("\nmultiverse works on this machine." if healthy else "\nFix the problems listed above.")
     return int(not healthy)
 
 
@@ -65,7 +64,7 @@ def _examine() -> dict[str, Finding]:
 
 
 def _run_self_test(quiet: bool) -> list[Outcome]:
-    """Run the self-test, and print each outcome at once."""
+    """Run the self-test, and print each outcome as it comes."""
     from multiverse.cli.self_test import run_self_test
 
     console, outcomes = ResultConsole(), []
