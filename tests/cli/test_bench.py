@@ -85,7 +85,7 @@ def test_it_says_which_parallelism_to_use_and_what_is_not_there() -> None:
     fast = Side(170.0, 1.9, 23.0, 2, 0.4, None, 4)
     both = Parallelism(slow, fast, {"gpus": 4, "device": "A", "act_us": [9.0, 8.0]})
     assert both.advice().startswith("Use true parallelism (executor='process'): it is 1.7 times as fast here and needs 20 MB")
-    assert ("GPU usage", "1 of 4 GPUs, actions of 8 rows take 9 µs", "2 of 4 GPUs, actions of 4 rows take 8 µs") in both.rows()
+    assert ("GPU usage", "8 rows in 9 µs (1 of 4 GPUs)", "4 rows in 8 µs (2 of 4 GPUs)") in both.rows()
     assert ("Rendering", "not supported by the env", "not supported by the env") in both.rows()
     other = Parallelism(fast, slow, None)
     assert other.advice().startswith("Use simulated parallelism (executor='serial'): true parallelism is 0.6 times as")

@@ -31,8 +31,9 @@ import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.algorithms.ppo import PPO
 from multiverse.cli.bottleneck import bottleneck
-from multiverse.cli.display import Display, JsonLines, Machine, sparkline, time_bar
+from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
+from multiverse.cli.run_output import JsonLines
 from multiverse.core.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
@@ -297,9 +298,9 @@ def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         is_initialized=lambda: True, mem_get_info=lambda: (2**30, 3 * 2**30), get_device_name=lambda: "Abacus"
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert Machine().look(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
+    assert Machine().measure(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
     cuda.is_initialized = lambda: False
-    assert "GPU" not in Machine().look(())
+    assert "GPU" not in Machine().measure(())
 
 
 # -- how often ---------------------------------------------------------------------------------------------------
@@ -497,7 +498,7 @@ def test_header_lines_break_between_words_on_a_terminal(terminal: bool, monkeypa
             return terminal
 
     monkeypatch.setenv("COLUMNS", "40")
-    screen, line = Screen(), "Settings: the preset for CartPole-v1 (`multiverse list presets`), unless given otherwise."
+    screen, line = Screen(), "Settings: flags, then the preset for CartPole-v1 (`multiverse list presets`)."
     LinePrinter(screen).say(line, wrap=True)
     lines = screen.getvalue().splitlines()
     assert " ".join(one.strip() for one in lines) == line and (max(map(len, lines)) < 40) == terminal
@@ -520,7 +521,7 @@ def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, gi
 
 
 def test_one_worker_is_one_worker() -> None:
-    assert " with 1 worker, " in Machine().look((os.getpid(),))["memory"].plain
+    assert " used with 1 worker, " in Machine().measure((os.getpid(),))["memory"].plain
     status = a_status()
     status.clock.updates = status.clock.episodes = 1
     shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))

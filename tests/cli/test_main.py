@@ -174,7 +174,7 @@ def test_a_commands_help_does_not_load_gymnasium() -> None:
     assert done.stdout.endswith("[]\n")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"], ["train", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"]])
 def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -231,13 +231,13 @@ def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixtur
     for number in range(20):
         write_run(Path(f"r/env-{number}"), env=f"env-{number}")
     assert main(["plot", "r"]) == 2
-    assert "the runs are of 22 envs, and a picture shows 16 at most: name fewer" in capsys.readouterr().err
+    assert "the runs have 22 different envs, but a figure shows at most 16; name fewer runs" in capsys.readouterr().err
 
 
 def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
     (write_run(Path("a")) / "metrics.jsonl").write_text("")
     assert main(["plot", "a"]) == 0 and main(["report", "a"]) == 0
-    assert "no run here has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
+    assert "no run has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
 
 
 def dark_pixels(whole: Any) -> int:
@@ -285,15 +285,15 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("plot", "no run is named"),
+        ("plot", "RUN is missing; for example: `multiverse plot runs/CartPole-v1`"),
         ("plot nowhere", "nowhere: there is no such directory"),
-        ("plot a --metrics entorpy", "no run here has the metric entorpy; nearest are entropy"),
-        ("plot a --metrics zzz", "no run here has the metric zzz; there are "),
+        ("plot a --metrics entorpy", "no run has the metric entorpy; did you mean entropy?"),
+        ("plot a --metrics zzz", "no run has the metric zzz; the metrics are "),
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),
-        ("compare a", "name a second run, or a directory with several: a has runs of one kind only"),
-        ("compare", "compare needs two kinds of runs: name a second run"),
+        ("compare a", "a: expected runs with different settings, but all have the same settings ("),
+        ("compare", "RUN is missing; for example: `multiverse compare runs/"),
         ("replay a --episode -1", "episode=-1: 0 or more"),
         ("replay a", "this run has no checkpoint"),
     ],

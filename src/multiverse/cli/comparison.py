@@ -242,8 +242,8 @@ class Parallelism:
             return ("torch is not installed",) * 2
         gpus, texts = self.gpu["gpus"], []
         for side, us in zip((self.simulated, self.true), self.gpu["act_us"]):
-            device = f"{min(gpus, max(1, side.processes))} of {gpus} GPUs" if gpus else "no GPU; on the CPU"
-            texts.append(f"{device}, actions of {counted(side.rows, 'row')} take {us:.0f} µs")
+            device = f"{min(gpus, max(1, side.processes))} of {gpus} GPUs" if gpus else "no GPU"
+            texts.append(f"{counted(side.rows, 'row')} in {us:.0f} µs ({device})")
         return texts[0], texts[1]
 
     def advice(self) -> str:

@@ -14,8 +14,10 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refused(arguments: Sequence[str], reason: str) -> int:
     """Print the reason, if standard error can be written to."""
     try:
-        print(f"{' '.join(['multiverse', *arguments[:1]])}: {reason}", file=sys.stderr)
+        print_wrapped(f"{' '.join(['multiverse', *arguments[:1]])}: {reason}", sys.stderr)
     except OSError:
         discard_output(sys.stderr)
     return REFUSED
@@ -160,10 +162,22 @@ def _help() -> str:
 
 
 def _unknown(command: str) -> str:
-    near = nearest(command.lstrip("-"), COMMANDS, cutoff=0.5)
+    is_option = command.startswith("-")
+    near = nearest(command, ("--help", "--version") if is_option else COMMANDS, cutoff=0.5)
     hint = f"did you mean `multiverse {near[0]}`?" if near else "`multiverse --help` lists all commands"
-    kind = "option" if command.startswith("-") else "command"
-    return f"there is no {kind} {command!r}; {hint}"
+    return f"there is no {'option' if is_option else 'command'} {command!r}; {hint}"
+
+
+def print_wrapped(text: str, stream: TextIO | None = None) -> None:
+    """Print sentences on standard output or `stream`; a terminal gets lines that are broken between words."""
+    stream = stream or sys.stdout
+    if stream is not None and stream.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        lines = [
+            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+        ]
+        text = "\n".join("\n".join(line) for line in lines)
+    print(text, file=stream, flush=True)
 
 
 def discard_output(*streams: TextIO) -> None:

@@ -15,7 +15,7 @@ from multiverse.algorithms import algorithm_class
 from multiverse.cli.commands import train
 from multiverse.cli.commands.plot import write
 from multiverse.cli.flags import Setting, all_settings, flag_words, spelled, value_words
-from multiverse.cli.main import require, require_positive
+from multiverse.cli.main import print_wrapped, require, require_positive
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.core.names import did_you_mean
@@ -317,7 +317,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print_wrapped(line, sys.stderr)
 
 
 def _listed(settings: Mapping[str, Any]) -> str:
@@ -351,11 +351,11 @@ def _print_result(search: Any, space: Any, options: train.TrainOptions) -> None:
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}
     others = "".join(f", {number} {state}" for state, number in count.items() if number)
     result = f"return {in_digits(best.returned)} with {_listed(best.settings)}"
-    print(f"Best of {counted(len(trials), 'trial')}{others}: {result}.")
+    print_wrapped(f"Best of {counted(len(trials), 'trial')}{others}: {result}.")
     initial = trials[0]
     if initial.number != best.number and initial.returned is not None and space.contains(search.config):
-        print(f"Without the search: return {in_digits(initial.returned)} with {_listed(initial.settings)}.")
-    print("The return of the best of many trials is too optimistic. To measure its settings on new seeds:")
+        print_wrapped(f"Without the search: return {in_digits(initial.returned)} with {_listed(initial.settings)}.")
+    print_wrapped("The return of the best of many trials is too optimistic. To measure its settings on new seeds:")
     print(f"  {command_of(options, best.settings)}")
 
 

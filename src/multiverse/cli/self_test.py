@@ -51,7 +51,7 @@ def run_self_test() -> Iterator[Outcome]:
     def check_like_serial(make: Make) -> str:
         return difference(trajectory(make), reference[0]) if reference else "not compared, because serial failed"
 
-    yield outcome("serial equals Gymnasium's SyncVectorEnv", check_serial)
+    yield outcome("serial equals SyncVectorEnv", check_serial)
     for name, make in contenders().items():
         yield outcome(f"{name} equals serial", functools.partial(check_like_serial, make))
     yield outcome("nothing left behind", lambda: left_behind(before))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from multiverse.cli.main import one_line, parsed_kwargs, require_positive
+from multiverse.cli.main import one_line, parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
@@ -155,13 +155,12 @@ def _print_table(options: Bench, comparison: Comparison, results: Results) -> No
     table.add_row("the machine's limit", str(comparison.cores), f"{limit:,.0f}", percent(1), ratio, end_section=True)
     for (executor, num_envs), result in results.items():
         table.add_row(*_cells(executor, num_envs, result))
-    console = ResultConsole()
-    console.print(table)
+    ResultConsole().print(table)
     if comparison.machine_is_busy:
-        console.print(BUSY_MACHINE, soft_wrap=True)
+        print_wrapped(BUSY_MACHINE)
     for (executor, num_envs), result in results.items():
         if isinstance(result, MultiverseError):
-            console.print(f"{_name(executor, num_envs)}: {one_line(result)}", markup=False, soft_wrap=True)
+            print_wrapped(f"{_name(executor, num_envs)}: {one_line(result)}")
 
 
 def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
@@ -169,9 +168,8 @@ def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
     table = table_of(title, ("Feature", "Simulated Parallelism", "True Parallelism"), ())
     for row in parallelism.rows():
         table.add_row(*row)
-    console = ResultConsole()
-    console.print(table)
-    console.print(parallelism.advice(), markup=False, soft_wrap=True)
+    ResultConsole().print(table)
+    print_wrapped(parallelism.advice())
 
 
 def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:

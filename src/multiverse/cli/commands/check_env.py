@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.padding import Padding
 from rich.text import Text
 
-from multiverse.cli.main import parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import STYLES, Progress, ResultConsole, print_json
 
@@ -82,4 +82,4 @@ def _print_findings(report: CheckReport) -> None:
             console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
     for line in report.not_done:
         console.print(Text(line, STYLES["warning"]))
-    console.print(report.summary, markup=False, soft_wrap=True)
+    print_wrapped(report.summary)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multiverse.algorithms import DEFAULT_ALGORITHM
-from multiverse.cli.main import require_positive
+from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
 from multiverse.core.errors import counted
@@ -142,10 +142,8 @@ def _print_results(comparison: Comparison) -> None:
     loops = counted(comparison.cores, "bare loop")
     add_row(f"the machine's limit ({loops})", lambda one: one.limit_steps_per_s)
     plan = comparison.rounds[-1].readings[OURS].plan
-    console = ResultConsole()
-    console.print(table)
-    console.print(f"{HOW_TO_READ}\n", soft_wrap=True)
-    console.print(f"Chosen here: {plan}\n", markup=False, soft_wrap=True)
+    ResultConsole().print(table)
+    print_wrapped(f"{HOW_TO_READ}\n\nChosen on this machine: {plan}\n")
     if comparison.machine_is_busy:
-        console.print(f"{BUSY_MACHINE}\n", soft_wrap=True)
-    console.print(WHAT_NEXT, markup=False, soft_wrap=True)
+        print_wrapped(f"{BUSY_MACHINE}\n")
+    print(WHAT_NEXT)

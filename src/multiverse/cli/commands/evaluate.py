@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from multiverse.cli.main import parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import TRUST_HELP, argument, option, parse
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, in_digits
@@ -138,7 +138,7 @@ def run(arguments: Sequence[str]) -> int:
         aggregate = over_seeds({str(run_seed): report["mean_return"] for run_seed, report in reports.items()})
         report = {"run": str(run_set), **aggregate, "runs": [*reports.values()]}
         if not options.json:
-            print(together(aggregate))
+            print_wrapped(together(aggregate))
     if options.json:
         print_json(report)
     return 0
@@ -153,7 +153,7 @@ def _started_runs(run_set: Path) -> dict[int | None, str]:
     if not any(run.exists() for run in runs.values()):
         raise InvalidRequest(f"no seed of {run_set} has been started; start them with {resume}")
     for seed in (seed for seed, run in runs.items() if not run.exists()):
-        print(f"seed {seed} has not been started and is left out; start it with {resume}", file=sys.stderr)
+        print_wrapped(f"seed {seed} has not been started and is left out; start it with {resume}", sys.stderr)
     return {seed: str(run) for seed, run in runs.items() if run.exists()}
 
 
@@ -180,8 +180,9 @@ def _print(report: dict[str, Any]) -> None:
     from multiverse.training.run_text import evaluated
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
-    seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))
-    print(f"{evaluated(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
+    print_wrapped(_seeds(report))
+    lowest, highest = in_digits(min(report["returns"])), in_digits(max(report["returns"]))
+    print_wrapped(f"{evaluated(report, report['opponent'])}; from {lowest} to {highest}")
     for side, summary in report.get("sides", {}).items():
         print(f"  as {side}: {evaluated(summary)}")
 
@@ -189,5 +190,5 @@ def _print(report: dict[str, Any]) -> None:
 def _seeds(report: dict[str, Any]) -> str:
     seed, in_training = report["seed"], report["training_evaluation_seed"]
     if seed == in_training:
-        return f"seed {seed}, the same episodes as in training, on which the best checkpoint was selected"
-    return f"seed {seed}, not the episodes of the evaluations in training (seed {in_training})"
+        return f"seed {seed}: the episodes of the run's own evaluations, on which its best checkpoint was selected"
+    return f"seed {seed}; the run's own evaluations use seed {in_training}"

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import json
 import shlex
+import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,8 +106,14 @@ def _as_flags(settings: dict[str, Any]) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Wrap a line at 100 columns, between flags, so that a shell reads the lines as one."""
-    parts = textwrap.wrap(line, 98, subsequent_indent=6 * " ", break_long_words=False, break_on_hyphens=False)
+    """Wrap a line between flags, so that a shell reads the lines as one; at most 100 columns, or as the terminal has."""
+    parts = textwrap.wrap(
+        line,
+        min(shutil.get_terminal_size((100, 0)).columns, 100) - 2,
+        subsequent_indent=6 * " ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [part.replace(KEPT_SPACE, " ") + (" \\" if part is not parts[-1] else "") for part in parts]
 
 

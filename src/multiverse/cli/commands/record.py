@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from multiverse.cli.commands.evaluate import EpisodeOptions
-from multiverse.cli.main import require_positive
+from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
 from multiverse.core.errors import in_digits
 
@@ -40,5 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     returns = ", ".join(map(in_digits, video.evaluation.returns))
     noun = "return" if len(video.evaluation.returns) == 1 else "returns"
     seconds = video.frames / video.fps
-    print(f"{video.path}: {seconds:.1f} s, {video.frames} frames at {video.fps:g} frames per second; {noun} {returns}")
+    print_wrapped(
+        f"{video.path}: {seconds:.1f} s, {video.frames} frames at {video.fps:g} frames per second; {noun} {returns}"
+    )
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from multiverse.cli.commands.evaluate import RunOptions
-from multiverse.cli.main import FAILED, require_positive
+from multiverse.cli.main import FAILED, print_wrapped, require_positive
 from multiverse.cli.options import option, parse
 from multiverse.cli.output import print_json
 
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"digest {result.digest}")
         if result.video is not None:
             print(result.video)
-        print(_verdict(result.evaluated, result.same))
+        print_wrapped(_verdict(result.evaluated, result.same))
     return FAILED if result.same is False else 0
 
 

@@ -7,6 +7,7 @@ as that makes the run faster."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shlex
 import statistics
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.commands.plot import write
-from multiverse.cli.main import parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
@@ -101,9 +102,9 @@ def run(arguments: Sequence[str]) -> int:
         algorithm_class(options.algorithm)
     cores = machine.usable_cores()
     if busy := machine_is_busy(recipe, options.seconds):
-        print(BUSY_MACHINE, file=sys.stderr, flush=True)
+        print_wrapped(BUSY_MACHINE, sys.stderr)
     measure = Measuring(options.env, kwargs, options.algorithm, options.seconds, options.rounds)
-    search = Search(measure, cores, lambda line: print(line, file=sys.stderr, flush=True))
+    search = Search(measure, cores, functools.partial(print_wrapped, stream=sys.stderr))
     best = search.best(executors, options.num_envs, options.workers)
     about = {"env": options.env, "env_kwargs": kwargs, "algorithm": options.algorithm, "usable_cores": cores}
     about |= {"collected": measure.collected, "machine_is_busy": busy}
@@ -117,17 +118,17 @@ def run(arguments: Sequence[str]) -> int:
     if options.json:
         print_json(content)
     else:
-        print(f"{text}.")
+        print_wrapped(f"{text}.")
         costs = Plan(best.executor, best.workers, None, "auto", "").a_crash_costs
         print(f"Measured with actions of {options.algorithm}, collected {measure.collected}.")
         print(f"A crash of an env costs {costs}.")
         if options.num_envs is None and options.algorithm != RANDOM:
-            print(
+            print_wrapped(
                 f"The number of envs also affects what a run learns; {best.num_envs} is only the fastest. Compare the "
                 "returns, or fix the number with --num-envs."
             )
         if busy:
-            print(BUSY_MACHINE)
+            print_wrapped(BUSY_MACHINE)
         print(f"To use the plan: multiverse train {shlex.quote(options.env)} --plan {shlex.quote(options.out)}")
     return 0
 
