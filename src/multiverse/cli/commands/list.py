@@ -106,7 +106,7 @@ def _as_flags(settings: dict[str, Any]) -> str:
 
 
 def _wrapped(line: str) -> list[str]:
-    """Wrap a line between flags, so that a shell reads the lines as one; at most 100 columns, or as the terminal has."""
+    """Wrap a line between flags, so that a shell reads the lines as one."""
     parts = textwrap.wrap(
         line,
         min(shutil.get_terminal_size((100, 0)).columns, 100) - 2,
