@@ -65,7 +65,15 @@ def test_help_of_every_command_has_an_example(command: str, capsys: pytest.Captu
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("typed", "hint"), [("bnech", "`multiverse bench`"), ("Doctor", "doctor"), ("xyz", "`multiverse --help`")])
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("bnech", "`multiverse bench`"),
+        ("Doctor", "doctor"),
+        ("xyz", "`multiverse --help` lists all commands"),
+        ("--verison", "`multiverse --version`"),
+    ],
+)
 def test_unknown_command_gets_a_hint(typed: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([typed]) == 2
     assert hint in capsys.readouterr().err

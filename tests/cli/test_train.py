@@ -254,7 +254,7 @@ FILES = {
         ("CartPole-v1 --seeds=", "--seeds: expected a whole number, found nothing"),
         ("CartPole-v1 --seeds 1000000000", "seeds=1000000000: expected 1 to 10,000"),
         ("CartPole-v1 --preset CartPol-v1", "Did you mean CartPole-v1?"),
-        ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset and --preset CartPole-v1 cannot be used together"),
+        ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset and --preset CartPole-v1 cannot be used"),
         ("CartPole-v1 --init-from nowhere", "nowhere: there is no such directory"),
         ("--config nothing.yaml", "nothing.yaml: cannot be read"),
         (
