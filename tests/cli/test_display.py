@@ -439,9 +439,9 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
     ("part", "plan", "told"),
     [
         ("learn", ("process", 2), "Learning takes 70 % of the time: fewer --epochs (4) or a larger --batch-size (256)"),
-        ("step", ("serial", 0), "1 of 4 cores step; --executor process --workers 4 uses all"),
-        ("step", ("process", 2), "2 of 4 cores step; --executor process --workers 4 uses all"),
-        ("step", ("hybrid", 3), "all 4 cores step already; a faster env helps"),
+        ("step", ("serial", 0), "1 of 4 cores are used; --executor process --workers 4 uses all"),
+        ("step", ("process", 2), "2 of 4 cores are used; --executor process --workers 4 uses all"),
+        ("step", ("hybrid", 3), "all 4 cores are used already; a faster env"),
         ("act", ("process", 4), "more --num-envs (8) share a forward pass"),
         ("evaluate", ("process", 4), "a larger --evaluate-every (10,000) or fewer --evaluation-episodes (10)"),
         ("save", ("process", 4), "a larger --checkpoint-every-s (30) saves less often"),
@@ -457,9 +457,9 @@ def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any,
 @pytest.mark.parametrize(
     ("threads", "workers", "more", "advice"),
     [
-        (1, 4, {}, "1 of 4 cores learns; --torch-threads 4 uses more of them"),
+        (1, 4, {}, "it uses 1 of 4 cores; --torch-threads 4 uses more of them"),
         (4, 4, {}, "fewer --epochs (4)"),
-        (1, 2, {"asynchronous": True}, "1 of 4 cores learns; --torch-threads 2 uses more of them"),
+        (1, 2, {"asynchronous": True}, "it uses 1 of 4 cores; --torch-threads 2 uses more of them"),
         (1, 3, {"asynchronous": True}, "fewer --epochs (4)"),
     ],
 )
@@ -531,7 +531,7 @@ def test_one_worker_is_one_worker() -> None:
 def test_few_envs_leave_cores_waiting() -> None:
     config = TrainConfig(env_steps=100_000, num_envs=4)
     told = bottleneck({"step": 1.0}, Plan("process", 4, None, "auto", ""), config, 4)
-    assert "4 envs leave cores waiting; `multiverse tune`" in told
+    assert "4 envs leave cores idle; `multiverse tune`" in told
 
 
 def test_a_course_fits_into_its_width_from_the_lowest_to_the_highest() -> None:

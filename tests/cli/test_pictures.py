@@ -407,7 +407,7 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
     assert told[1] == told[2] and told[0]["digest"] != told[1]["digest"]
     assert main(["replay", "a", "--episode", "2", "--video"]) == 0
     said = capsys.readouterr().out
-    assert told[1]["digest"] in said and "The same return and length" in said
+    assert told[1]["digest"] in said and "The return and the length are the same" in said
     (video,) = Path("a/videos").iterdir()
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
@@ -461,7 +461,7 @@ def test_an_episode_that_does_not_come_again_is_told(elsewhere: Path, capsys: py
     assert train(Path("a"), env="tests.cli.test_pictures:Restless") == 0
     capsys.readouterr()
     assert main(["replay", "a"]) == 1
-    assert "Not the same: the run's evaluation had return" in capsys.readouterr().out
+    assert "Not the same: in the run's evaluation the return was" in capsys.readouterr().out
 
 
 # -- as tables ---------------------------------------------------------------------------------------------------

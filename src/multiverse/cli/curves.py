@@ -284,6 +284,6 @@ def require_metrics(curves: Sequence[Curve], *names: str) -> None:
     known = sorted({key for curve in curves for run in curve.runs for row in run.metrics for key in row})
     for name in names:
         if name not in known:
-            near = nearest(name, known, most=3, cutoff=0.4)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"the metrics are {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f"did you mean {near[0]}?" if near else f"the metrics are {', '.join(known)}"
             raise InvalidRequest(f"no run has the metric {name}; {hint}")

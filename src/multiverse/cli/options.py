@@ -93,7 +93,12 @@ class _Option:
     def metavar(self) -> str:
         """What stands for its value in the help."""
         choices = "{" + ",".join(self.choices) + "}" if self.choices and not self.is_list else ""
-        return str(self.about["metavar"] or choices or {int: "N", float: "X"}.get(self.kind, "NAME"))
+        return str(self.about["metavar"] or choices or {int: "INT", float: "FLOAT"}.get(self.kind, "STR"))
+
+    @property
+    def usage(self) -> str:
+        """How it is typed without a flag."""
+        return self.metavar + " …" * self.is_list if self.default is dataclasses.MISSING else f"[{self.metavar}]"
 
     @property
     def help(self) -> str:
@@ -151,7 +156,7 @@ class _Option:
 
 
 def _parser(command: str, description: str, options: Sequence[_Option]) -> argparse.ArgumentParser:
-    words = " ".join(one.metavar + " …" * one.is_list for one in options if one.is_positional)
+    words = " ".join(one.usage for one in options if one.is_positional)
     parser = _Parser(
         prog=f"multiverse {command}",
         usage=f"multiverse {command} [OPTIONS] {words}".rstrip(),

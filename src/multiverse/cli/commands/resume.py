@@ -170,7 +170,9 @@ def _changeable_in_any() -> list[Setting]:
 
 
 def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
-    return parser("resume", DESCRIPTION, "RUN", RUN_HELP, {"options": COMMAND, "settings to change": settings})
+    return parser(
+        "resume", DESCRIPTION, "RUN", RUN_HELP, {"options of the command": COMMAND, "settings to change": settings}
+    )
 
 
 def _algorithm_of(run: str, trust: bool, given: str) -> str:

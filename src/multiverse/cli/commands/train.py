@@ -301,4 +301,6 @@ def parser(
 ) -> argparse.ArgumentParser:
     """Return the parser of all flags, including those of this algorithm."""
     env_help = f"{ENV_HELP} It may be named in a config file instead."
-    return flags_parser(command, description, "ENV", env_help, {"options": options, **all_settings(algorithm)})
+    return flags_parser(
+        command, description, "ENV", env_help, {"options of the command": options, **all_settings(algorithm)}
+    )
