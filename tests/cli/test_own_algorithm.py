@@ -94,7 +94,7 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
     assert again.mean_return == run.summary["evaluation"]["mean_return"]
     assert command(["evaluate", "one", "--episodes", "1"]) == 0
     assert command(["replay", "one", "--episode", "0"]) == 0
-    assert "The same return and length" in capsys.readouterr().out
+    assert "The return and the length are the same" in capsys.readouterr().out
     assert command(["resume", "one"]) == 2
     told = "pass it again, algorithm=Scripted (in a shell: --algorithm FILE.py:CLASS)"
     assert told in capsys.readouterr().err
