@@ -188,5 +188,5 @@ def test_a_trial_whose_settings_were_not_all_drawn_fails_and_another_is_drawn(tm
 
     number, order = next(again._orders(again.config, 2, end))
     assert number == 1 and order["config"]["ppo"]["gamma"] in (0.9, 0.99)
-    assert ended == [(0, "the search was ended while the settings of this trial were drawn")]
+    assert ended == [(0, "the search was killed while the settings of this trial were drawn")]
     assert [trial.state for trial in again.trials] == ["failed", "running"]
