@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 import multiverse as mv
-from multiverse.algorithms import DQN, DQNConfig, Loss, ReplayBatch
+from multiverse.algorithms import DQN, DQNConfig, Loss, ReplayBatch, setting
 from multiverse.policies import CategoricalHead
 
 
@@ -32,8 +32,7 @@ def best_actions(values: Any, masks: Any) -> Any:
 class QRDQNConfig(DQNConfig):
     """Settings of QR-DQN."""
 
-    n_quantiles: int = 50
-    """Number of quantiles of the return of each action."""
+    n_quantiles: int = setting(50, "Number of quantiles of the return of each action.")
 
 
 class QRDQN(DQN):
@@ -68,12 +67,9 @@ class QRDQN(DQN):
 class C51Config(DQNConfig):
     """Settings of C51."""
 
-    n_atoms: int = 51
-    """Number of values (atoms) of the distribution of returns."""
-    v_min: float = 0.0
-    """Smallest value of the distribution."""
-    v_max: float = 100.0
-    """Largest value of the distribution."""
+    n_atoms: int = setting(51, "Number of values (atoms) of the distribution of returns.")
+    v_min: float = setting(0.0, "Smallest value of the distribution.")
+    v_max: float = setting(100.0, "Largest value of the distribution.")
 
 
 class C51(DQN):

@@ -17,21 +17,18 @@ import gymnasium as gym
 import numpy as np
 
 import multiverse as mv
-from multiverse.algorithms import UpdateReport
+from multiverse.algorithms import Settings, UpdateReport, setting
 from multiverse.policies import Features, NumpyPolicy, action_of, head_for
 from multiverse.rollouts import Rollout
 
 
 @dataclass(frozen=True)
-class ReinforceConfig:
+class ReinforceConfig(Settings):
     """Settings of REINFORCE: each is a flag, a key of config files, and an argument of `mv.train`."""
 
-    steps_per_env: int = 256
-    """Number of steps of each environment in a rollout."""
-    learning_rate: float = 5.0
-    """Initial step size; decreases linearly to 0."""
-    gamma: float = 0.98
-    """Discount factor."""
+    steps_per_env: int = setting(256, "Number of steps of each environment in a rollout.")
+    learning_rate: float = setting(5.0, "Initial step size; decreases linearly to 0.")
+    gamma: float = setting(0.98, "Discount factor.")
 
 
 class Reinforce:

@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import multiverse as mv
-from multiverse.algorithms import DQN, PPO, DQNConfig, Loss, Outputs, PPOConfig, ReplayBatch, RolloutBatch
+from multiverse.algorithms import DQN, PPO, DQNConfig, Loss, Outputs, PPOConfig, ReplayBatch, RolloutBatch, setting
 
 
 @dataclass(frozen=True)
 class DualClipConfig(PPOConfig):
     """Settings of dual-clip PPO."""
 
-    dual_clip: float = 3.0
-    """Upper bound of the probability ratio of actions with a negative advantage."""
+    dual_clip: float = setting(3.0, "Upper bound of the probability ratio of actions with a negative advantage.")
 
 
 class DualClipPPO(PPO):
@@ -48,8 +47,7 @@ class ConfidentPPO(PPO):
 class ConservativeConfig(DQNConfig):
     """Settings of conservative DQN."""
 
-    conservative_coef: float = 0.1
-    """Weight of the conservative term."""
+    conservative_coef: float = setting(0.1, "Weight of the conservative term.")
 
 
 class ConservativeDQN(DQN):

@@ -262,7 +262,8 @@ def test_rollout_without_valid_rows_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ({"memory_size": 0}, "memory_size=0: at least 1"), ({"chunk_length": 0}, "chunk_length=0: at least 1"),
+    ({"memory_size": 0}, "memory_size=0: expected at least 1"),
+    ({"chunk_length": 0}, "chunk_length=0: expected at least 1"),
     ({"see_previous": True, "memory": None}, "see_previous=True: needs a memory, lstm or gru"),
 ])  # fmt: skip
 def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:

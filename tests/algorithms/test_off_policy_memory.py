@@ -247,9 +247,9 @@ class Saved:
     ("wrong", "message"),
     [
         ({"markov_actor": True}, "needs a memory"),
-        ({"memory": "gru", "sequences": 0}, "sequences=0: at least 1"),
-        ({"memory": "gru", "sequence_length": 0}, "sequence_length=0: at least 1"),
-        ({"memory": "gru", "reward_embedding": -1}, "reward_embedding=-1: 0 or more"),
+        ({"memory": "gru", "sequences": 0}, "sequences=0: expected at least 1"),
+        ({"memory": "gru", "sequence_length": 0}, "sequence_length=0: expected at least 1"),
+        ({"memory": "gru", "reward_embedding": -1}, "reward_embedding=-1: expected at least 0"),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -173,8 +173,8 @@ def test_unsupported_runs_and_settings_are_refused() -> None:
         ({"squash": True}, "taac's networks have num_heads"),
         ({"critic": "central"}, "always uses the whole team"),
         ({"value_clip_range": 0.2}, "over a baseline"),
-        ({"similarity_cap": 2.0}, "from -1 to 1"),
-        ({"weight_decay": -1.0}, "0 or more"),
+        ({"similarity_cap": 2.0}, "a number from -1 to 1"),
+        ({"weight_decay": -1.0}, "expected at least 0"),
     ):
         with pytest.raises(mv.errors.InvalidRequest, match=message):
             TAACConfig(**wrong)

@@ -116,7 +116,7 @@ def test_the_commands_on_our_pages_are_understood(page: str) -> None:
         ("--n-env 8", "unrecognized arguments: --n-env 8"),
         ("--device tpu", "invalid choice: 'tpu'"),
         ("--parallel-start-method threads", "invalid choice: 'threads'"),
-        ("--n-envs 0", "num_envs=0: at least 1"),
+        ("--n-envs 0", "num_envs=0: expected at least 1"),
         ("--env NoSuchEnv-v0", "NoSuchEnv"),
         ("--resume-from nowhere", "nowhere: there is no such directory"),
     ],

@@ -122,7 +122,7 @@ def test_the_config_has_the_documents_keys() -> None:
     [
         ("env", {"num_train_task": 3}, "env.num_train_task: there is no such setting. Did you mean num_train_tasks?"),
         ("train", {"speed": 9}, "train.speed: there is no such setting. There are: batch_size, "),
-        ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers here"),
+        ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers"),
         ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac?"),
         ("env", {"env_type": "pomdp"}, "env_type='pomdp': this learner is for 'meta'"),
         ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),

@@ -144,15 +144,15 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"executor": "serial"}, "executor='serial' the caller steps envs itself"),
-        ({"executor": "hybrid"}, "executor='hybrid' the caller steps envs itself"),
+        ({"executor": "serial"}, "executor='serial', where the process"),
+        ({"executor": "hybrid"}, "executor='hybrid', where the process"),
         ({"algorithm": "dqn"}, "dqn learns from replay"),
-        ({"num_envs": "auto"}, "does not go together with num_envs='auto'"),
-        ({"opponents": 2}, "does not go together with opponents=2"),
+        ({"num_envs": "auto"}, "cannot be used with num_envs='auto'"),
+        ({"opponents": 2}, "cannot be used with opponents=2"),
         ({"whole_episodes": True}, "cannot be used with whole_episodes"),
-        ({"render": True}, "a window"),
-        ({"max_lag": -1}, "max_lag=-1: 0 or more"),
-        ({"queue_size": 0}, "queue_size=0: at least 1"),
+        ({"render": True}, "cannot be used with render"),
+        ({"max_lag": -1}, "max_lag=-1: expected at least 0"),
+        ({"queue_size": 0}, "queue_size=0: expected at least 1"),
         ({"steps_per_env": 4}, "asynchronous needs a policy that acts in the workers"),
     ],
 )

@@ -190,7 +190,7 @@ def test_how_many_envs_is_up_to_the_config_alone() -> None:
     assert (of(num_envs=4), of(num_envs=64, evaluation_episodes=99), of(num_envs=1)) == (10, 10, 1)
     assert of(evaluation_envs=9) == 9 and of(evaluation_envs=16, evaluation_episodes=3) == 3
     assert of(num_envs=3, workers=2, executor="process") == of(num_envs=3) == 10
-    with pytest.raises(mv.errors.InvalidRequest, match="evaluation_envs=0: at least 1"):
+    with pytest.raises(mv.errors.InvalidRequest, match="evaluation_envs=0: expected at least 1"):
         TrainConfig(evaluation_envs=0)
 
 

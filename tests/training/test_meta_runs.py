@@ -141,8 +141,8 @@ def wind_of_two() -> Any:
     ("settings", "told"),
     [
         ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has none; an env with tasks has sample_tasks"),
-        ({"episodes_per_task": 2}, "are for runs with tasks"),
-        ({"tasks": 0}, "at least 1, 0 and 1"),
+        ({"episodes_per_task": 2}, "need tasks"),
+        ({"tasks": 0}, "tasks=0: expected at least 1"),
         ({"env": wind_of_two, "tasks": 3}, "is a MetaEpisode already, and a run with tasks makes one of it"),
     ],
 )

@@ -66,7 +66,7 @@ def test_old_keys_of_a_file_and_old_arguments_work_with_a_note(tmp_path: Path) -
     saved = in_todays_names(parse_config("env: CartPole-v1\nagent: pposs\n", "my.yaml"))
     with pytest.raises(mv.errors.InvalidRequest, match="there is no algorithm 'pposs': one of ppo"):
         build(TrainConfig, saved)
-    with pytest.warns(DeprecationWarning, match=r"train\(agent=…\) is algorithm=… now"):
+    with pytest.warns(DeprecationWarning, match=r"train\(agent=…\) is deprecated, use algorithm=…"):
         run = mv.train("CartPole-v1", agent="ppo", run_dir=tmp_path, num_envs=2, env_steps=64, steps_per_env=32)  # type: ignore[call-arg]
     assert run.summary["algorithm"] == "ppo"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from multiverse.algorithms.on_policy import OnPolicy
-from multiverse.algorithms.settings import OnPolicyConfig
+from multiverse.algorithms.settings import OnPolicyConfig, setting
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, standardized
 from multiverse.learning.optimizers import RMSprop
@@ -20,11 +20,11 @@ class A2CConfig(OnPolicyConfig):
     """Settings of A2C."""
 
     steps_per_env: int = 5
-    learning_rate: float = 7e-4
-    """Step size of RMSprop."""
+    learning_rate: float = setting(7e-4, "Step size of RMSprop.")
     gae_lambda: float = 1.0
-    normalize_advantages: bool = False
-    """The advantages of a rollout are standardized to mean 0 and standard deviation 1."""
+    normalize_advantages: bool = setting(
+        False, "The advantages of a rollout are standardized to mean 0 and standard deviation 1."
+    )
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
-from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.algorithms.settings import OffPolicyConfig, setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import mask_logits
 from multiverse.learning.loss import Loss
@@ -25,15 +25,20 @@ from multiverse.policies.heads import Head, head_for
 class DiscreteSACConfig(OffPolicyConfig):
     """Settings of discrete SAC."""
 
-    entropy_coef: float | str = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, with an
-    initial value of 1; auto_0.1: with an initial value of 0.1."""
-    target_entropy_ratio: float = 0.7
-    """Target of the entropy for a learned temperature, as a share of the maximum, log(number of open actions)."""
+    entropy_coef: float | str = setting(
+        "auto",
+        "Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is its target, with an "
+        "initial value of 1; auto_0.1: with an initial value of 0.1.",
+    )
+    target_entropy_ratio: float = setting(
+        0.7,
+        "Target of the entropy for a learned temperature, as a share of the maximum, log(number of open actions).",
+        at_least=0,
+        at_most=1,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "target_entropy_ratio")
         first_temperature(self.entropy_coef)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.algorithms.settings import OffPolicyConfig, setting
 from multiverse.core.errors import InvalidRequest
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import mask_logits
@@ -25,28 +25,19 @@ from multiverse.policies.heads import EpsilonGreedyHead, Head
 class DQNConfig(OffPolicyConfig):
     """Settings of DQN."""
 
-    steps_per_env: int = 4
-    """Number of steps of each environment between two updates."""
-    batch_size: int = 32
-    """Number of steps drawn from replay for one gradient step."""
-    updates_per_step: float = 0.25
-    """Number of gradient steps per env step (the update-to-data ratio)."""
-    learning_rate: float = 1e-4
-    """Step size of Adam."""
-    tau: float = 1.0
-    """Coefficient of the update of the target network, θ' ← θ' + τ (θ - θ'); 1: a copy."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    """Number of units of each hidden layer."""
-    target_update_interval: int = 10_000
-    """Number of env steps between two updates of the target network."""
-    exploration_fraction: float = 0.1
-    """Share of the budget over which ε decreases."""
-    exploration_initial_eps: float = 1.0
-    """Initial ε, the share of random actions."""
-    exploration_final_eps: float = 0.05
-    """Final ε."""
-    max_grad_norm: float = 10.0
-    """Gradients are clipped to this global norm."""
+    steps_per_env: int = setting(4, "Number of steps of each environment between two updates.")
+    batch_size: int = setting(32, "Number of steps drawn from replay for one gradient step.")
+    updates_per_step: float = setting(0.25, "Number of gradient steps per env step (the update-to-data ratio).")
+    learning_rate: float = setting(1e-4, "Step size of Adam.")
+    tau: float = setting(1.0, "Coefficient of the update of the target network, θ' ← θ' + τ (θ - θ'); 1: a copy.")
+    hidden_sizes: tuple[int, ...] = setting((64, 64), "Number of units of each hidden layer.")
+    target_update_interval: int = setting(
+        10_000, "Number of env steps between two updates of the target network.", at_least=1
+    )
+    exploration_fraction: float = setting(0.1, "Share of the budget over which ε decreases.", at_least=0, at_most=1)
+    exploration_initial_eps: float = setting(1.0, "Initial ε, the share of random actions.", at_least=0, at_most=1)
+    exploration_final_eps: float = setting(0.05, "Final ε.", at_least=0, at_most=1)
+    max_grad_norm: float = setting(10.0, "Gradients are clipped to this global norm.", above=0)
 
     def scheduled(self, progress: float) -> dict[str, float]:
         first, last, fraction = self.exploration_initial_eps, self.exploration_final_eps, self.exploration_fraction
@@ -55,12 +46,8 @@ class DQNConfig(OffPolicyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("at least 1", lambda value: value >= 1, "target_update_interval")
-        self._check("above 0", lambda value: value > 0.0, "max_grad_norm")
         if self.markov_actor:
             raise InvalidRequest("markov_actor=True: dqn has no actor, only action values")
-        self._check("between 0 and 1", lambda value: 0.0 <= value <= 1.0, "exploration_fraction",
-                    "exploration_initial_eps", "exploration_final_eps")  # fmt: skip
 
 
 # -- the loss and the update -------------------------------------------------------------------------------------

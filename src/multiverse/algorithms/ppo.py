@@ -13,7 +13,7 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy
-from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig
+from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig, setting
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, approximate_kl, as_numpy, standardized
 from multiverse.learning.returns import explained_variance
@@ -27,33 +27,28 @@ Schedule = Literal["constant", "linear"]
 class PPOConfig(OnPolicyConfig):
     """Settings of PPO."""
 
-    epochs: int = 4
-    """Passes over a rollout in one update."""
-    batch_size: int = 256
-    """Number of rows of a minibatch, which gives one gradient step."""
-    learning_rate_schedule: Schedule = "constant"
-    """`linear`: decreases to 0 at the end of the budget."""
-    clip_range: float = 0.2
-    """The probability ratio is clipped to 1 ± this."""
-    clip_range_schedule: Schedule = "constant"
-    """`linear`: decreases to 0 at the end of the budget."""
-    value_clip_range: float | None = None
-    """Clip range of the value function, as in OpenAI's and CleanRL's PPO: the larger of the clipped and the unclipped
-    squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped."""
-    normalize_advantages: bool = True
-    """The advantages of a minibatch are standardized to mean 0 and standard deviation 1."""
+    epochs: int = setting(4, "Passes over a rollout in one update.", at_least=1)
+    batch_size: int = setting(256, "Number of rows of a minibatch, which gives one gradient step.", at_least=1)
+    learning_rate_schedule: Schedule = setting("constant", "`linear`: decreases to 0 at the end of the budget.")
+    clip_range: float = setting(0.2, "The probability ratio is clipped to 1 ± this.", above=0)
+    clip_range_schedule: Schedule = setting("constant", "`linear`: decreases to 0 at the end of the budget.")
+    value_clip_range: float | None = setting(
+        None,
+        "Clip range of the value function, as in OpenAI's and CleanRL's PPO: the larger of the clipped and the "
+        "unclipped squared error counts (Stable-Baselines3 takes the clipped one alone). None: not clipped.",
+        above=0,
+    )
+    normalize_advantages: bool = setting(
+        True, "The advantages of a minibatch are standardized to mean 0 and standard deviation 1."
+    )
     lag_correction: LagCorrection = "ratio"
-    target_kl: float | None = None
-    """Stop the update once the approximate KL divergence exceeds 1.5 times this."""
+    target_kl: float | None = setting(
+        None, "Stop the update once the approximate KL divergence exceeds 1.5 times this.", above=0
+    )
 
     def scheduled(self, progress: float) -> dict[str, float]:
         names = [name for name in ("learning_rate", "clip_range") if getattr(self, f"{name}_schedule") == "linear"]
         return {name: float(getattr(self, name) * (1.0 - progress)) for name in names}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check("at least 1", lambda value: value >= 1, "epochs", "batch_size")
-        self._check("above 0", lambda value: value > 0.0, "clip_range", "target_kl", "value_clip_range")
 
 
 # -- the loss and the update -------------------------------------------------------------------------------------

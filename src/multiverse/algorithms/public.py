@@ -11,7 +11,7 @@ from multiverse.algorithms.off_policy import OffPolicy
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.sac import SAC, SACConfig
-from multiverse.algorithms.settings import OffPolicyConfig, OnPolicyConfig
+from multiverse.algorithms.settings import OffPolicyConfig, OnPolicyConfig, Settings, setting
 from multiverse.algorithms.taac import TAAC, TAACConfig
 from multiverse.algorithms.td3 import TD3, TD3Config
 from multiverse.learning.batches import ReplayBatch, RolloutBatch
@@ -40,7 +40,9 @@ __all__ = [
     "RolloutBatch",
     "RunRequirements",
     "SACConfig",
+    "Settings",
     "TAACConfig",
     "TD3Config",
     "UpdateReport",
+    "setting",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps, setting
 from multiverse.core.errors import InvalidRequest
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import HALF_LOG_TAU
@@ -27,23 +27,26 @@ from multiverse.policies.heads import LOG_STD_RANGE, Head, bounded_head
 class SACConfig(OffPolicyConfig):
     """Settings of SAC."""
 
-    entropy_coef: float | str = "auto"
-    """Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, with an
-    initial value of 1; auto_0.1: with an initial value of 0.1, for small rewards."""
-    target_entropy: float | None = None
-    """Target of the entropy for a learned temperature. Default: minus the number of actions."""
-    target_update_interval: int = 1
-    """Number of gradient steps between two updates of the target critics."""
-    noise_steps: int = 1
-    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
-    that lasts explores further than noise that averages out."""
+    entropy_coef: float | str = setting(
+        "auto",
+        "Weight of the entropy bonus (the temperature α). auto: learned, so that the entropy is `target_entropy`, "
+        "with an initial value of 1; auto_0.1: with an initial value of 0.1, for small rewards.",
+    )
+    target_entropy: float | None = setting(
+        None, "Target of the entropy for a learned temperature. Default: minus the number of actions."
+    )
+    target_update_interval: int = setting(
+        1, "Number of gradient steps between two updates of the target critics.", at_least=1
+    )
+    noise_steps: int = setting(
+        1,
+        "Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, "
+        "noise that lasts explores further than noise that averages out.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("at least 1", lambda value: value >= 1, "target_update_interval")
-        self._check(
-            "at least 1, and at most steps_per_env", lambda held: 1 <= held <= self.steps_per_env, "noise_steps"
-        )
+        check_noise_steps(self)
         first_temperature(self.entropy_coef)
 
 

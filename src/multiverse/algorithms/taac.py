@@ -20,7 +20,7 @@ from multiverse.algorithms.inputs import network_inputs
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.rollout_batches import BatchBuilder
-from multiverse.algorithms.settings import OnPolicyConfig
+from multiverse.algorithms.settings import OnPolicyConfig, setting
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Leaves, Policy
 from multiverse.core.views import Array
@@ -44,28 +44,25 @@ UNUSED_SETTINGS = (
 class TAACConfig(PPOConfig):
     """Settings of TAAC."""
 
-    entropy_coef: float = 0.01
-    """Weight of the entropy bonus, which keeps a policy exploring."""
-    epochs: int = 10
-    """Passes over a rollout in one update."""
-    batch_size: int = 64
-    """Number of rows of a minibatch, one for each agent: batch_size ÷ agents whole teams."""
-    learning_rate_schedule: Literal["constant", "linear"] = "linear"
-    """`linear`: decreases to min_learning_rate at the end of the budget."""
-    min_learning_rate: float = 1e-6
-    """Learning rate at the end of the budget, with a linear schedule."""
-    num_heads: int = 4
-    """Number of attention heads; embedding_size must be a multiple of it."""
-    embedding_size: int = 256
-    """Size of the embedding of each agent."""
-    hidden_size: int = 526
-    """Number of units of the hidden layer of actor and critic."""
-    similarity_coef: float = 0.01
-    """Weight of the loss on the cosine similarity of the agents' embeddings."""
-    similarity_cap: float = 0.0
-    """Similarities below this cosine add nothing to that loss."""
-    weight_decay: float = 1e-5
-    """Weight decay of all parameters, added to the gradient."""
+    entropy_coef: float = setting(0.01, "Weight of the entropy bonus, which keeps a policy exploring.")
+    epochs: int = setting(10, "Passes over a rollout in one update.")
+    batch_size: int = setting(64, "Number of rows of a minibatch, one for each agent: batch_size ÷ agents whole teams.")
+    learning_rate_schedule: Literal["constant", "linear"] = setting(
+        "linear", "`linear`: decreases to min_learning_rate at the end of the budget."
+    )
+    min_learning_rate: float = setting(
+        1e-6, "Learning rate at the end of the budget, with a linear schedule.", at_least=0
+    )
+    num_heads: int = setting(4, "Number of attention heads; embedding_size must be a multiple of it.", at_least=1)
+    embedding_size: int = setting(256, "Size of the embedding of each agent.", at_least=1)
+    hidden_size: int = setting(526, "Number of units of the hidden layer of actor and critic.", at_least=1)
+    similarity_coef: float = setting(
+        0.01, "Weight of the loss on the cosine similarity of the agents' embeddings.", at_least=0
+    )
+    similarity_cap: float = setting(
+        0.0, "Similarities below this cosine add nothing to that loss.", at_least=-1, at_most=1
+    )
+    weight_decay: float = setting(1e-5, "Weight decay of all parameters, added to the gradient.", at_least=0)
 
     def scheduled(self, progress: float) -> dict[str, float]:
         values = super().scheduled(progress)
@@ -76,9 +73,6 @@ class TAACConfig(PPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("at least 1", lambda value: value >= 1, "num_heads", "embedding_size", "hidden_size")
-        self._check("0 or more", lambda value: value >= 0.0, "min_learning_rate", "similarity_coef", "weight_decay")
-        self._check("from -1 to 1", lambda value: -1.0 <= value <= 1.0, "similarity_cap")
         if self.embedding_size % self.num_heads:
             raise InvalidRequest(
                 f"embedding_size={self.embedding_size} is not a multiple of num_heads={self.num_heads}"

@@ -12,7 +12,7 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps, setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, bounded_head
@@ -23,27 +23,26 @@ from multiverse.policies.heads import Head, bounded_head
 class TD3Config(OffPolicyConfig):
     """Settings of TD3."""
 
-    learning_rate: float = 1e-3
-    """Step size of Adam."""
-    action_noise: float = 0.1
-    """Standard deviation of the exploration noise; actions are from -1 to 1."""
-    noise_steps: int = 1
-    """Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, noise
-    that lasts explores further than noise that averages out."""
-    policy_delay: int = 2
-    """Number of gradient steps of the critics for one of the actor and one update of all targets."""
-    target_policy_noise: float = 0.2
-    """Standard deviation of the noise on actions of the target actor (target policy smoothing)."""
-    target_noise_clip: float = 0.5
-    """That noise is clipped to ± this."""
+    learning_rate: float = setting(1e-3, "Step size of Adam.")
+    action_noise: float = setting(
+        0.1, "Standard deviation of the exploration noise; actions are from -1 to 1.", at_least=0
+    )
+    noise_steps: int = setting(
+        1,
+        "Number of consecutive steps with the same exploration noise, at most `steps_per_env`: with distant rewards, "
+        "noise that lasts explores further than noise that averages out.",
+    )
+    policy_delay: int = setting(
+        2, "Number of gradient steps of the critics for one of the actor and one update of all targets.", at_least=1
+    )
+    target_policy_noise: float = setting(
+        0.2, "Standard deviation of the noise on actions of the target actor (target policy smoothing).", at_least=0
+    )
+    target_noise_clip: float = setting(0.5, "That noise is clipped to ± this.", at_least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("at least 1", lambda value: value >= 1, "policy_delay")
-        self._check(
-            "at least 1, and at most steps_per_env", lambda held: 1 <= held <= self.steps_per_env, "noise_steps"
-        )
-        self._check("0 or more", lambda value: value >= 0, "action_noise", "target_policy_noise", "target_noise_clip")
+        check_noise_steps(self)
 
 
 # -- the losses and the update -----------------------------------------------------------------------------------

@@ -1,27 +1,24 @@
-"""Flags of the commands that train: one for every setting, with its other names, its kind and its help.
+"""Flags of the commands that train: one for each setting of a config, with its synonyms, its type and its help.
 
-They are read by argparse, not by tyro as those of the other commands: what was given must be told apart from what was
-left alone, for only the first goes before a config file, a preset or what a run has. Values are read as in a file, and
-checked with the whole config. Nothing here needs torch, or envs: help is shown at once.
+They are parsed by argparse, not by tyro as the options of other commands, because only flags that were given may
+override a config file, a preset or a saved run; tyro returns a complete config. Values are read as in a file and
+checked with the whole config. Nothing here imports torch or environments, so that help appears at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import functools
 import json
-import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
+from multiverse.algorithms.settings import metadata_of
 from multiverse.cli.main import parsed_kwargs
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import nearest
@@ -31,12 +28,12 @@ from multiverse.training.config.other_libraries import SYNONYMS, equivalent
 from multiverse.training.config.train_config import TrainConfig, own_settings
 
 KWARGS = ("env_kwargs", "network_kwargs")
-"""Settings that are typed as JSON."""
+"""Settings that are given as JSON."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One field of a config, or one option of the command."""
+    """Field of a config, or option of a command."""
 
     name: str
     kind: Any
@@ -50,7 +47,7 @@ class Setting:
 
     @property
     def takes_nothing(self) -> bool:
-        """Whether `none` is a value of it."""
+        """Return whether `none` is one of its values."""
         return type(None) in get_args(self.kind)
 
     @property
@@ -67,19 +64,19 @@ class Setting:
         more = [] if self.default in ("", None, {}) or self.default is False else [f"default: {in_short(self.default)}"]
         more += [f"also {', '.join(self.flags[1:])}"] if self.flags[1:] else []
         words = f"{self.help} ({'; '.join(more)})" if more else self.help
-        how: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
+        options: dict[str, Any] = {"dest": self.name, "help": words.replace("%", "%%")}
         if self.kind is bool:
-            how["action"] = argparse.BooleanOptionalAction if self.default is not None else "store_true"
+            options["action"] = argparse.BooleanOptionalAction if self.default is not None else "store_true"
         else:
-            how |= {"metavar": self.metavar, "nargs": "+" if get_origin(self.kind) is tuple else None}
-        group.add_argument(*self.flags, **how)
+            options |= {"metavar": self.metavar, "nargs": "+" if get_origin(self.kind) is tuple else None}
+        group.add_argument(*self.flags, **options)
 
     def takes(self, word: str) -> bool:
-        """Whether this word may be one of a list of its values: whole numbers, or module:name."""
+        """Return whether this word can be an item of its list: a whole number, or module:name."""
         return ":" in word if str in get_args(self.kind) else word.replace(",", "").isdigit()
 
     def read(self, words: Any) -> Any:
-        """What was typed, as a config file would have it."""
+        """Return the value of what was typed, as a config file would have it."""
         if isinstance(words, bool):
             return words
         if self.name in KWARGS:
@@ -89,7 +86,7 @@ class Setting:
         return words if self.kind is str else _scalar(words, *(get_args(self.kind) or (self.kind,)))
 
     def checked(self, value: Any) -> Any:
-        """The value of an option of a command, which no config checks; refused where it is not a whole number."""
+        """Return the value of an option that belongs to no config; refuse what must be a whole number and is not."""
         if self.kind is int and value != self.default and type(value) is not int:
             found = "nothing" if value is None else in_words(value)
             raise InvalidRequest(f"{self.flags[0]}: expected a whole number, found {found}")
@@ -97,7 +94,7 @@ class Setting:
 
 
 def all_settings(algorithm: str = DEFAULT_ALGORITHM) -> dict[str, list[Setting]]:
-    """By group: those of the run, and those of its algorithm."""
+    """Return all settings by group: those of the run, and those of its algorithm."""
     run = [one for one in _fields_of(TrainConfig()) if one.name not in ("env", "settings")]
     return {"settings of the run": run, f"settings of {algorithm}": _own_settings_of(algorithm)}
 
@@ -110,7 +107,7 @@ def _own_settings_of(algorithm: str) -> list[Setting]:
 def parser(
     command: str, description: str, what: str, words: str, groups: Mapping[str, Iterable[Setting]]
 ) -> argparse.ArgumentParser:
-    """Every flag in its group, with its other names and its default; `what` is the command's one word, ENV or RUN."""
+    """Return a parser with every flag in its group; `what` is the command's positional argument, ENV or RUN."""
     flags = _Parser(
         prog=f"multiverse {command}",
         usage=f"multiverse {command} [OPTIONS] {what}",
@@ -129,12 +126,12 @@ def parser(
 
 
 WORDS = "words"
-"""What is typed beside the flags."""
+"""Name of the words that belong to no flag."""
 
 
 @dataclass(frozen=True)
 class Typed:
-    """What was typed: words that belong to no flag, and by setting its value and its flag."""
+    """Result of parsing: words that belong to no flag, and the values and flags by setting."""
 
     words: list[str]
     values: dict[str, Any]
@@ -147,7 +144,7 @@ def typed(
     arguments: Sequence[str],
     algorithm: str = DEFAULT_ALGORITHM,
 ) -> Typed:
-    """From words to values; shows help and exits where that is asked for. `algorithm`: whose settings these are."""
+    """Parse arguments; `--help` shows help and exits. `algorithm`: the algorithm whose settings these are."""
     every = {one.name: one for one in settings}
     try:
         found, unknown = flags.parse_known_intermixed_args([spelled(word) for word in arguments])
@@ -157,7 +154,7 @@ def typed(
         raise InvalidRequest(_no_such_flag(strange, every, algorithm, flags.prog))
     given = vars(found)
     words = [*given.pop(WORDS, []), *unknown]
-    for name, several in given.items():  # `--hidden-sizes 64 64 CartPole-v1`: what is no number, or wrapper, is the env
+    for name, several in given.items():  # `--hidden-sizes 64 64 CartPole-v1`: the last word is the env
         while isinstance(several, list) and len(several) > 1 and not every[name].takes(several[-1]):
             words.append(several.pop())
     read = {name: every[name].read(one) for name, one in given.items()}
@@ -167,19 +164,17 @@ def typed(
 def _no_such_flag(word: str, known: Mapping[str, Setting], algorithm: str, command: str) -> str:
     flag, asked = word.partition("=")[0], word.partition("=")[0].replace("--no-", "--", 1)
     if (one := next((one for one in known.values() if asked in one.flags), None)) is not None:
-        off = f"; {one.flags[0]} none leaves it out" if one.takes_nothing else ""
-        return f"there is no {flag}: {one.flags[0]} takes a value, {one.metavar}{off}"
+        off = f"; {one.flags[0]} none turns it off" if one.takes_nothing else ""
+        return f"there is no {flag}: {one.flags[0]} needs a value, {one.metavar}{off}"
     if instead := equivalent(flag.removeprefix("--").replace("-", "_")):
         return f"there is no {flag}. {instead}"
     if others := [name for name in ALGORITHMS if any(asked in one.flags for one in _own_settings_of(name))]:
-        how = f" (--algorithm {others[0]}, say)" if "algorithm" in known else ""
-        return f"{flag} is a setting of {', '.join(others)}; this is {algorithm}{how}"
+        hint = f" (for example --algorithm {others[0]})" if "algorithm" in known else ""
+        return f"{flag} is a setting of {', '.join(others)}; the algorithm of this run is {algorithm}{hint}"
     near = nearest(word, [flag for one in known.values() for flag in one.flags])
     if not near:
         flags = [one.flags[0] for one in known.values()]
-        return (
-            f"there is no {word}; nearest are {', '.join(nearest(word, flags, 3, 0.0))}; `{command} --help` shows all"
-        )
+        return f"there is no {word}; similar: {', '.join(nearest(word, flags, 3, 0.0))}; `{command} --help` lists all"
     return f"there is no {word}; did you mean {near[0]}?"
 
 
@@ -188,7 +183,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """A flag by its own name; its other names are in its help."""
+        """Return only the main name of a flag; its synonyms are in its help."""
         if not action.option_strings:
             return super()._format_action_invocation(action)
         flag = action.option_strings[0]
@@ -203,7 +198,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def spelled(word: str) -> str:
-    """Flags may be typed with underscores, and in any case."""
+    """Return a flag in its usual spelling; underscores and capitals are accepted."""
     if not word.startswith("--"):
         return word
     flag, equals, value = word.partition("=")
@@ -211,7 +206,7 @@ def spelled(word: str) -> str:
 
 
 def in_short(value: Any) -> str:
-    """A default as one would type it."""
+    """Return a default as a user would type it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -222,7 +217,7 @@ def in_short(value: Any) -> str:
 
 
 def flag_words(name: str, value: Any) -> list[str]:
-    """A setting as one types it."""
+    """Return the words of a setting on a command line."""
     flag = f"--{name.replace('_', '-')}"
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
@@ -230,7 +225,7 @@ def flag_words(name: str, value: Any) -> list[str]:
 
 
 def value_words(value: Any) -> list[str]:
-    """A list is several words, settings of an env are JSON."""
+    """Return a value as words: a list as several, arguments of an env as JSON."""
     if isinstance(value, list | tuple):
         return [word for one in value for word in value_words(one)]
     if isinstance(value, bool):
@@ -241,12 +236,12 @@ def value_words(value: Any) -> list[str]:
 
 
 def table() -> str:
-    """Every setting in Markdown, for docs/training.md."""
+    """Return a table of all settings in Markdown, for docs/training.md."""
     rows, shown = ["| setting | other names | value | default | |", "|---|---|---|---|---|"], set[str]()
     for title, settings in {title: own for name in ALGORITHMS for title, own in all_settings(name).items()}.items():
         found = {one.name: _row(one) for one in settings}
         rows += [f"| **{title}** | | | | |", *(row for row in found.values() if row not in shown)]
-        shown.update(found.values())  # what another has just so is not told again
+        shown.update(found.values())  # settings that several algorithms share are listed once
     return "\n".join(rows)
 
 
@@ -257,46 +252,20 @@ def _row(one: Setting) -> str:
 
 
 def _fields_of(config: Any) -> list[Setting]:
-    kinds, words = typing.get_type_hints(type(config)), _words_below_fields(type(config))
-    return [Setting(f.name, kinds[f.name], getattr(config, f.name), words[f.name]) for f in dataclasses.fields(config)]
+    kind, kinds = type(config), typing.get_type_hints(type(config))
+    return [
+        Setting(field.name, kinds[field.name], getattr(config, field.name), help_of(kind, field.name))
+        for field in dataclasses.fields(config)
+    ]
 
 
-def _words_below_fields(config: type) -> dict[str, str]:
-    """What stands below each field of a dataclass, or of one it inherits from, in one line."""
-    found = {field.name: f"{field.name}." for field in dataclasses.fields(config)}  # where nothing stands below
-    for kind in [one for one in reversed(config.__mro__) if dataclasses.is_dataclass(one)]:
-        found |= _words_in(sys.modules[kind.__module__].__file__).get(kind.__qualname__, {})
-    return found
-
-
-@functools.cache
-def _words_in(source: str | None) -> dict[str, dict[str, str]]:
-    """By class of a source file and by field: the text below it."""
-    text = Path(source).read_text("utf-8") if source and source.endswith(".py") else ""
-    return {name: dict(_words_of(node)) for name, node in _classes(ast.parse(text))}
-
-
-def _classes(
-    inside: ast.Module | ast.ClassDef | ast.FunctionDef, before: str = ""
-) -> Iterator[tuple[str, ast.ClassDef]]:
-    """Each with its qualified name."""
-    for node in inside.body:
-        if isinstance(node, ast.ClassDef):
-            yield before + node.name, node
-            yield from _classes(node, f"{before}{node.name}.")
-        elif isinstance(node, ast.FunctionDef):
-            yield from _classes(node, f"{before}{node.name}.<locals>.")
-
-
-def _words_of(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    for field, below in zip(node.body, node.body[1:]):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
-                yield name, " ".join(words.split())
+def help_of(config: type, name: str) -> str:
+    """Return the help text of a setting; its name if it was declared without one."""
+    return str(metadata_of(config, name).get("help", f"{name}."))
 
 
 def _scalar(word: str, *kinds: Any) -> Any:
-    """A word as a config file would have it; whole numbers may be written 1e6 here, and nothing as none."""
+    """Return a word as a config file would have it; whole numbers may be written 1e6, and nothing as none."""
     if word.lower() == NOTHING and type(None) in kinds:
         return None
     try:

@@ -129,9 +129,8 @@ def _converter(kind: Any, choices: Sequence[str], optional: bool) -> Callable[[s
         if optional and kind is not str and word.lower() == "none":
             return None
         if choices and word not in choices:
-            near = nearest(word, choices)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(choices)}"
-            raise argparse.ArgumentTypeError(f"there is no {word!r}; {hint}")
+            hint = "".join(f". Did you mean {near}?" for near in nearest(word, choices))
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(choices)}, found {word!r}{hint}")
         try:
             return kind(word) if kind in METAVARS else word
         except ValueError:

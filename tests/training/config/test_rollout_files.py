@@ -91,11 +91,15 @@ def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> No
         ("env", {"env_name": "os:system"}, "env.env_name: expected a Gymnasium id, found 'os:system'"),
         ("env", {"env_type": "rl"}, "env.env_type: expected meta or pomdp"),
         ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
-        ("env", {"env_type": "pomdp", "env_name": "Pendulum-V-v1"}, "env.num_train_tasks: envs of type pomdp have no"),
+        (
+            "env",
+            {"env_type": "pomdp", "env_name": "Pendulum-V-v1"},
+            "env.num_train_tasks: environments of type pomdp have no",
+        ),
         (
             "env",
             {"env_type": "pomdp", "env_name": "Pendulum-V-v1", "num_train_tasks": 0},
-            "env.max_rollouts_per_task: 1 where",
+            "env.max_rollouts_per_task: expected 1, because",
         ),
         ("train", {"sampled_seq_len": 0}, "train.sampled_seq_len: expected a number of steps, or -1"),
         ("train", {"num_iters": 1.5}, "train.num_iters: expected a whole number, found 1.5"),
@@ -103,11 +107,11 @@ def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> No
         ("train", {"speed": 1}, "train.speed: there is no such setting. There are: batch_size"),
         ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac"),
         ("policy", {"seq_model": "rnn"}, "policy.seq_model: expected mlp, lstm or gru"),
-        ("policy", {"arch": "mlp"}, "policy.arch: found 'mlp'; with seq_model gru: memory or memory-markov"),
+        ("policy", {"arch": "mlp"}, "policy.arch: expected memory or memory-markov with seq_model gru, found 'mlp'"),
         ("policy", {"algo_name": ["sac"]}, r"policy.algo_name: there is no \['sac'\]"),
         ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers"),
-        ("policy", {"dqn_layers": 128}, r"policy.dqn_layers: expected a list, as \[128, 128\], found 128"),
-        ("policy", {"policy_layers": 128}, r"policy.policy_layers: expected a list, as \[128, 128\], found 128"),
+        ("policy", {"dqn_layers": 128}, r"policy.dqn_layers: expected a list such as \[128, 128\], found 128"),
+        ("policy", {"policy_layers": 128}, r"policy.policy_layers: expected a list such as \[128, 128\], found 128"),
     ],
 )
 def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str) -> None:
@@ -118,7 +122,7 @@ def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str)
 def test_a_section_that_is_none_of_them_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
         mv.rollout_settings({**WIND, "polcy": {}})
-    with pytest.raises(mv.errors.InvalidRequest, match=r"train.num_rollouts_per_iter: it is missing"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"train.num_rollouts_per_iter: missing"):
         mv.rollout_settings({"env": WIND["env"], "train": {"num_iters": 1, "num_updates_per_iter": 1}})
 
 
@@ -149,19 +153,19 @@ policy:
     [
         ("num_updates_per_iter: 50", "num_updates_per_iter: 0", "13: train.num_updates_per_iter: .* above 0, found 0$"),
         ("num_updates_per_iter: 50", "num_updates_per_iter: 0.0", "13: train.num_updates_per_iter: .*, found 0.0$"),
-        ("rnn_hidden_size: 64", "rnn_hidden_size: 0", "16: policy.rnn_hidden_size=0: at least 1$"),
-        ("gamma: 0.9", "gamma: 1.99", "18: policy.gamma=1.99: between 0 and 1$"),
-        ("policy_layers: [8]", "dqn_layers: [0]", r"17: policy.dqn_layers=\(0,\): each at least 1$"),
+        ("rnn_hidden_size: 64", "rnn_hidden_size: 0", "16: policy.rnn_hidden_size=0: expected at least 1$"),
+        ("gamma: 0.9", "gamma: 1.99", "18: policy.gamma=1.99: expected a number from 0 to 1$"),
+        ("policy_layers: [8]", "dqn_layers: [0]", r"17: policy.dqn_layers=\(0,\): expected at least 1 each$"),
         ("seq_model", "algo_name: dqn\n  arch: memory-markov\n  seq_model", "16: policy.arch: dqn has no actor"),
         ("oracle: false", "oracle: yes", "8: env.oracle: expected true or false, found the text 'yes'$"),
         ("seed: 3", "seed: [1, 2]", r"1: seed: expected a whole number, found the list \[1, 2\]$"),
         ("seed: 3", "seed: -1", "1: seed=-1: from 0 to"),
         ("Wind-v0", "my_module:TD", "4: env.env_name: expected a Gymnasium id, found 'my_module:TD'$"),
         ("Wind-v0", "AntDirr", "4: env.env_name: Environment `AntDirr` doesn't exist. Did you mean AntDir-v0.$"),
-        ("Wind-v0", "Pendulum-v1", "4: env.env_name: it has no tasks"),
+        ("Wind-v0", "Pendulum-v1", "4: env.env_name: this environment has no tasks"),
         ("Wind-v0", "HalfCheetahDir-v0", "6: env.num_train_tasks: with num_eval_tasks, 40: .* there are two tasks"),
         ("buffer_size: 1000", "buffer_size: 3", "12: train.buffer_size: expected a number of at least 4, found 3$"),
-        ("  num_rollouts_per_iter: 10\n", "", "9: train.num_rollouts_per_iter: it is missing$"),
+        ("  num_rollouts_per_iter: 10\n", "", "9: train.num_rollouts_per_iter: missing$"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str, told: str) -> None:
@@ -173,8 +177,8 @@ def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str,
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ("env:\n", "mine.yaml, line 1: env.env_name: it is missing"),
-        ("", "mine.yaml: env.env_name: it is missing"),
+        ("env:\n", "mine.yaml, line 1: env.env_name: missing"),
+        ("", "mine.yaml: env.env_name: missing"),
         ("env: Wind-v0\n", "mine.yaml, line 1: env: expected settings, found 'Wind-v0'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a run may spend, and what it has spent."""
+"""Budget of a run, and the clock that counts what it has used."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from multiverse.core.errors import InvalidRequest
 
 PARTS = ("act", "step", "learn", "evaluate", "save", "other")
-"""What the time of a run is spent on."""
+"""Parts of the time of a run."""
 
 
 @dataclass(slots=True)
 class Clock:
-    """Counts over the whole life of a run, resumes included."""
+    """Counts and times of a run, over all its sessions."""
 
     env_steps: int = 0
     episodes: int = 0
@@ -34,13 +34,13 @@ class Clock:
         self.other_s += self.seconds - sum(getattr(self, f"{part}_s") for part in PARTS)  # 0.1 had no parts
 
     def spend(self, **parts_s: float) -> None:
-        """So much more time, by what it was spent on."""
+        """Add time to these parts."""
         for part, part_s in parts_s.items():
             setattr(self, f"{part}_s", getattr(self, f"{part}_s") + part_s)
             self.seconds += part_s
 
     def shares_since(self, before: Clock) -> dict[str, float]:
-        """Of each part, from 0 to 1."""
+        """Return the share of each part (0 to 1) of the time since another clock."""
         spent = {part: getattr(self, f"{part}_s") - getattr(before, f"{part}_s") for part in PARTS}
         return {part: part_s / (self.seconds - before.seconds or 1.0) for part, part_s in spent.items()}
 
@@ -49,7 +49,7 @@ class Clock:
 
 
 class Stopwatch:
-    """Puts the time that passes on a clock, by what it is spent on."""
+    """Adds the time that passes to the parts of a clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._looked_at = clock, time.perf_counter()
@@ -63,7 +63,7 @@ class Stopwatch:
             self.lap(part)
 
     def lap(self, rest: str = "other", **parts_s: float) -> None:
-        """Add the time since the last lap: what these parts took, and the rest to another part."""
+        """Add the time since the last lap to these parts, and the remainder to the part `rest`."""
         now, before = time.perf_counter(), self._looked_at
         self._looked_at = now
         self._clock.spend(**parts_s, **{rest: now - before - sum(parts_s.values())})
@@ -71,7 +71,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Whatever is spent first ends the run."""
+    """Limits of a run; it ends at the first one that is reached."""
 
     env_steps: int | None = None
     episodes: int | None = None
@@ -83,10 +83,10 @@ class Budget:
             raise InvalidRequest("a run needs a budget: env_steps, episodes or minutes")
         for name, value in given.items():
             if not value > 0:
-                raise InvalidRequest(f"{name}={value}: more than 0")
+                raise InvalidRequest(f"{name}={value}: expected more than 0")
 
     def spent(self, clock: Clock) -> float:
-        """From 0 to 1; 1 is all of it."""
+        """Return the share of the budget that is used, from 0 to 1."""
         shares = [
             clock.env_steps / self.env_steps if self.env_steps else 0.0,
             clock.episodes / self.episodes if self.episodes else 0.0,
@@ -95,14 +95,14 @@ class Budget:
         return min(1.0, max(shares))
 
     def spent_before_last_rollout(self, clock: Clock) -> float:
-        """The share when the last update was made, of a run whose rollouts are all equally long."""
+        """Return the share that was used before the last rollout, if all rollouts have the same length."""
         earlier = (clock.updates - 1) / clock.updates if clock.updates else 0.0
         counts = {"env_steps": round(clock.env_steps * earlier), "episodes": round(clock.episodes * earlier)}
         return self.spent(replace(clock, **counts, seconds=clock.seconds * earlier))
 
     def seconds_left(self, clock: Clock, since: Clock) -> float:
-        """At the pace since then: a run is not equally fast all the time, and replay algorithms learn nothing at first.
-        Evaluations come now and then, and count with their mean over the run."""
+        """Estimate the remaining time from the pace since a moment (`since`): the pace changes, for example when a
+        replay algorithm begins to learn. Evaluations are rare, so their time is averaged over the whole run."""
         left = [60.0 * self.minutes - clock.seconds] if self.minutes else []
         for name in ("env_steps", "episodes"):
             limit, done = getattr(self, name), getattr(clock, name)

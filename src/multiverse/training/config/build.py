@@ -1,7 +1,7 @@
-"""From plain dicts to frozen dataclasses, and back. Every field that does not fit is an error that says where and why.
+"""Conversion of plain dicts to frozen dataclasses and back. A value that does not fit is an error with its place.
 
-Types that fields may have: int, float, bool, str, None, Literal, lists, tuples, dicts with text keys, other
-dataclasses, unions of these, and Any. An int serves as a float; True is no number; a list makes a tuple.
+Types of fields: int, float, bool, str, None, Literal, lists, tuples, dicts with text keys, other
+dataclasses, unions of these, and Any. An int is accepted as a float, True is not a number, and a list becomes a tuple.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
+from multiverse.algorithms.settings import check_bounds
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import did_you_mean, nearest
 
 Config = TypeVar("Config")
 NOTHING = "none"
-"""How one types None, in a shell as in a file, where a setting may be that."""
+"""Spelling of None in a shell and in files."""
 
 
 class Located(dict[str, Any]):
-    """A dict that knows where its keys stand: 'train.yaml, line 3: ppo.gamma', or '--gamma'."""
+    """Dict that knows the places of its keys: 'train.yaml, line 3: ppo.gamma', or '--gamma'."""
 
     def __init__(self, values: Mapping[str, Any], places: Mapping[str, str]) -> None:
         super().__init__(values)
@@ -34,16 +35,16 @@ class Located(dict[str, Any]):
 
 
 def place_of(mapping: Mapping[str, Any], key: Any, before: str = "") -> str:
-    """Where a key of this mapping stands; `before` goes before keys of which nothing is known but their names."""
+    """Return the place of a key of this mapping; without a known place, `before` and its name."""
     if isinstance(mapping, Located) and key in mapping.places:
         return mapping.places[key]
     return f"{before}{key}"
 
 
 def build(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
-    """A config of this dataclass; `InvalidConfig` names the field, what was found there and what belongs there.
+    """Return a config of this dataclass; `InvalidConfig` names the field, its value and what was expected.
 
-    `where`: how errors shall call the mapping.
+    `where`: name of the mapping in errors.
     """
     return _build(kind, mapping, where or "config", f"{where}: " if where else "")
 
@@ -60,41 +61,43 @@ def _build(kind: type[Config], mapping: Mapping[str, Any], where: str, before: s
     if missing := [name for name, field in fields.items() if name not in given and is_required(field)]:
         raise InvalidConfig(where, f"{', '.join(missing)} must be given")
     try:
-        return kind(**given)
+        built = kind(**given)
+        check_bounds(built)
+        return built
     except InvalidConfig:
         raise
-    except (ValueError, TypeError) as error:  # what the config itself has against its values
+    except (ValueError, TypeError) as error:  # raised by the checks of the config itself
         if placed := _at_its_place(mapping, str(error)):
             raise placed from error
-        if not before and isinstance(error, InvalidRequest):  # it names the setting, and there is no file to name
+        if not before and isinstance(error, InvalidRequest):  # the error names the setting already
             raise
         raise InvalidConfig(where, str(error)) from error
 
 
-def _at_its_place(mapping: Mapping[str, Any], told: str) -> InvalidConfig | None:
-    """What a config has against a value, 'gamma=2: below 1', with where the key stands that the user wrote, if that is
-    known: 'train.yaml, line 3: policy.discount=2: below 1'."""
-    found = re.match(r"(\w+)=(.*?): (.*)", told, re.DOTALL)
-    if found is None or (place := place_of(mapping, found[1])) == found[1]:
+def _at_its_place(mapping: Mapping[str, Any], message: str) -> InvalidConfig | None:
+    """Return the error of a config about a value with the place of its key, if that is known: 'gamma=2: expected …'
+    becomes 'train.yaml, line 3: policy.discount=2: expected …'."""
+    match = re.match(r"(\w+)=(.*?): (.*)", message, re.DOTALL)
+    if match is None or (place := place_of(mapping, match[1])) == match[1]:
         return None
-    return InvalidConfig(place if isinstance(mapping.get(found[1]), bool) else f"{place}={found[2]}", found[3])
+    return InvalidConfig(place if isinstance(mapping.get(match[1]), bool) else f"{place}={match[2]}", match[3])
 
 
 def as_plain(config: Any) -> dict[str, Any]:
-    """A config as dicts, lists, numbers and text, so that `build` makes an equal one of it."""
+    """Return a config as dicts, lists, numbers and text, from which `build` makes an equal one."""
     plain = _plain(config, "")
     if not isinstance(plain, dict):
-        raise TypeError(f"{in_words(config)} is no config")
+        raise TypeError(f"expected a config, found {in_words(config)}")
     return plain
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
-    """It has no default."""
+    """Return whether a field has no default."""
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(kind: Any, value: Any, place: str) -> Any:
-    """The value as this type has it."""
+    """Return the value converted to this type."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -103,7 +106,9 @@ def _value(kind: Any, value: Any, place: str) -> Any:
     if origin is Literal:
         if not any(value == one and type(value) is type(one) for one in inner):
             allowed = ", ".join(map(str, inner))
-            raise InvalidConfig(place, f"{in_words(value)} is none of {allowed}", _near_literal(value, inner))
+            raise InvalidConfig(
+                place, f"expected one of {allowed}, found {in_words(value)}", _near_literal(value, inner)
+            )
         return value
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if isinstance(value, kind):
@@ -127,12 +132,12 @@ def _scalar(kind: Any, value: Any, place: str) -> Any:
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
-    """The first type that the value is of, else the first that it can be made to fit."""
+    """Return the value as the first type that it has, else as the first to which it can be converted."""
     some = [kind for kind in kinds if kind is not type(None)]
     nothing = value is None or (isinstance(value, str) and value.lower() == NOTHING)
     if nothing and len(some) < len(kinds):
         return None
-    if isinstance(value, Mapping):  # what is wrong inside it says more than what else it might have been
+    if isinstance(value, Mapping):  # an error inside it is the most helpful one
         some = [kind for kind in some if dataclasses.is_dataclass(kind)] or some
     if len(some) == 1 and get_origin(some[0]) is Literal and len(some) < len(kinds):
         return _value(Literal[(*get_args(some[0]), NOTHING)], value, place)
@@ -143,7 +148,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any, place: str) -> Any:
             return _value(kind, value, place)
         except InvalidConfig:
             continue
-    return _refuse(Union[kinds], value, place)  # noqa: UP007  they are only known here
+    return _refuse(Union[kinds], value, place)  # noqa: UP007  the types are known only at run time
 
 
 def _container(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, place: str) -> Any:
@@ -156,7 +161,7 @@ def _container(kind: Any, origin: Any, inner: tuple[Any, ...], value: Any, place
         return _refuse(kind, value, place)
     if origin is tuple and inner and inner[-1] is not Ellipsis:
         if len(value) != len(inner):
-            raise InvalidConfig(place, f"{len(value)} values instead of {len(inner)}")
+            raise InvalidConfig(place, f"expected {len(inner)} values, found {len(value)}")
         return tuple(_value(one, v, f"{place}[{i}]") for i, (one, v) in enumerate(zip(inner, value)))
     of = inner[0] if inner else Any
     built = [_value(of, one, f"{place}[{index}]") for index, one in enumerate(value)]
@@ -182,7 +187,7 @@ def _found(value: Any) -> str:
 
 
 def in_type_words(kind: Any) -> str:
-    """A type as people say it: 'a whole number', 'a number or nothing', 'one of ppo, sac'."""
+    """Return a type in words: 'a whole number', 'a number or nothing', 'one of ppo, sac'."""
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "nothing"}
     if kind in words:
         return words[kind]
@@ -221,16 +226,18 @@ def _plain(value: Any, place: str) -> Any:
 
 
 OLD_NAMES = {"agent": "algorithm"}
-"""Of config keys, flags, arguments and parts of a saved state. Until 0.1 → since 0.2."""
+"""Old names (until 0.1) of config keys, flags, arguments and parts of a saved state, and their present names."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping whose keys have the names that this version gives them; see `OLD_NAMES`."""
+    """Return the mapping with the present names of its keys; see `OLD_NAMES`."""
     if both := [(old, new) for old, new in OLD_NAMES.items() if old in saved and new in saved]:
-        raise InvalidConfig(place_of(saved, both[0][0]), f"it is {both[0][1]} now, which is given too: leave one out")
+        raise InvalidConfig(
+            place_of(saved, both[0][0]), f"this is the old name of {both[0][1]}, which is given too: leave one out"
+        )
     values = {OLD_NAMES.get(key, key): value for key, value in saved.items()}
     if isinstance(saved, Located):
         return Located(values, {OLD_NAMES.get(key, key): place for key, place in saved.places.items()})
@@ -238,13 +245,13 @@ def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_old_names(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Arguments may have their old names, with a `DeprecationWarning` that says the new one."""
+    """Accept the old names of arguments, with a `DeprecationWarning` that names the new ones."""
 
     @functools.wraps(function)
     def called(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         for old in [name for name in kwargs if name in OLD_NAMES]:
-            told = f"{function.__name__}({old}=…) is {OLD_NAMES[old]}=… now; the old name goes in the next version"
-            warnings.warn(told, DeprecationWarning, stacklevel=2)
+            new = f"{OLD_NAMES[old]}=…; the old name will be removed in the next version"
+            warnings.warn(f"{function.__name__}({old}=…) is deprecated, use {new}", DeprecationWarning, stacklevel=2)
         return function(*args, **in_todays_names(kwargs))
 
     return called

@@ -1,4 +1,4 @@
-"""Settings as programs give them: by other names, as functions of time, and for a run that is under way."""
+"""Settings given in Python: synonyms of other libraries, schedules as functions, and changes for a resumed run."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from multiverse.training.config.train_config import (
 )
 
 Schedule = Callable[[float], float]
-"""From how much of the budget is left, 1 at the beginning and 0 at the end, to a setting."""
+"""Function from the share of the budget that is left (1 at the beginning, 0 at the end) to the value of a setting."""
 
 
 def in_our_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of `mv.train` and `mv.resume`, which may have the names that other libraries have for them."""
+    """Return arguments of `mv.train` and `mv.resume` by our names, where other libraries' names are accepted too."""
     ours = {theirs: name for name, others in SYNONYMS.items() for theirs in others}
-    given: dict[str, str] = {}  # by our name: as which it was given
+    given: dict[str, str] = {}  # by our name: the name in the call
     for name in settings:
         if (first := given.setdefault(ours.get(name, name), name)) != name:
-            raise InvalidRequest(f"{name} is another name of {first}, which is given too: leave one out")
+            raise InvalidRequest(f"{name} and {first} are the same setting: leave one out")
     return {known: settings[name] for known, name in given.items()}
 
 
 def without_schedules(settings: Mapping[str, Any], kind: Any) -> tuple[Located, dict[str, Schedule]]:
-    """(settings with the first values of those that are functions, and these functions). Only numbers of an algorithm
-    (`kind`) follow one."""
+    """Return the settings, with the initial values of those that are functions, and these functions. Only settings of
+    the algorithm (`kind`) that are numbers can be functions."""
     kinds = typing.get_type_hints(kind.Config) if own_settings(kind) else {}
     numbers = {name for name, one in kinds.items() if {one, *typing.get_args(one)} & {int, float}}
     schedules = {name: value for name, value in settings.items() if name in numbers and callable(value)}
@@ -55,8 +55,8 @@ def _first_value(name: str, schedule: Schedule) -> float:
         return schedule(1.0)
     except Exception as error:  # whatever the user's function does
         raise InvalidRequest(
-            f"{name}: a function of how much of the budget is left, `lambda left: 3e-4 * left`; called with 1.0 it "
-            f"failed: {in_a_line(error)}"
+            f"{name}: expected a function of the share of the budget that is left, such as `lambda left: 3e-4 * left`; "
+            f"called with 1.0 it raised {in_a_line(error)}"
         ) from error
 
 
@@ -73,7 +73,7 @@ def edited_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> set[st
 
 
 HOLD = "hold_schedules"
-"""Of `resume`: values that follow the budget stay as they were in the last update."""
+"""Option of `resume`: scheduled values stay as they were in the last update."""
 
 
 def last_progress(saved: Mapping[str, Any], clock: Clock) -> float:
@@ -109,19 +109,19 @@ def _equal(one: float, other: float) -> bool:
 KEPT = frozenset({"env", "algorithm", "seed", "num_envs", "separate", "opponents", "wrappers", "tasks",
                   "held_out_tasks", "episodes_per_task", "oracle", "action_masks", "network",
                   "network_kwargs"})  # fmt: skip
-"""Of a run, for its whole life: what it has learned and where its envs are would mean something else."""
+"""Settings that a run cannot change: the learned weights and the state of its environments depend on them."""
 
 
 def refuse_kept(changed: Iterable[str], fixed: frozenset[str] = frozenset()) -> None:
     """Refuse changes of settings that a run keeps for its whole life, given or edited in its config."""
     if wrong := sorted((KEPT | fixed).intersection(changed)):
         raise InvalidRequest(
-            f"{', '.join(wrong)} cannot change in a run: another may begin with its weights (init_from)"
+            f"{', '.join(wrong)} cannot change in a run; start another run with its weights instead (init_from)"
         )
 
 
 def changed_config(config: TrainConfig, settings: Mapping[str, Any], kind: Any) -> TrainConfig:
-    """With these settings from here on; a budget takes the place of the one of its kind only."""
+    """Return the config with these settings changed; a budget replaces only the budget in the same unit."""
     if not settings:
         return config
     refuse_kept(settings, capabilities_of(kind).fixed)

@@ -1,8 +1,8 @@
-"""Config files: YAML in the strict sense, where every surprise is an error with its line.
+"""Config files: strict YAML, in which every ambiguity is an error with its line.
 
 Numbers are what they look like (`1e-3` is a float, `100_000` an int), only `true` and `false` are booleans (`no` is the
-text "no"), dates are text. Duplicate keys, tags, keys that are no text, more than one document, and files that grow by
-their aliases are refused. Building typed configs from what is read is in `build`.
+text "no"), and dates are text. Refused are duplicate keys, tags, keys that are not text, several documents, and files
+that grow by their aliases. `build` makes typed configs of the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18
 MOST_VALUES = 20_000
-"""After following aliases: ten lines of them can stand for a billion values."""
+"""Limit of values after resolving aliases: ten lines of aliases can stand for a billion values."""
 DEEPEST = 40
 
 _CORE = "tag:yaml.org,2002:"
@@ -36,16 +36,16 @@ _RESOLVERS = {"bool": _BOOL, "int": _INT, "float": _FLOAT, "null": _NULL}
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads the text into nodes; `_value` makes values of them. No constructor of PyYAML is ever called."""
+    """Parses the text into nodes, which `_Reading` converts to values. No constructor of PyYAML is ever called."""
 
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  PyYAML's own, with its yes, no and 1:30, are left out
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012  without PyYAML's own (yes, no, 1:30)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either we or other readers of YAML would take for something other than text."""
+    """Quotes text that this or another reader of YAML would take for another type."""
 
     def text(self, value: str) -> yaml.ScalarNode:
-        """Odd line breaks are escaped: in other quotes PyYAML writes them so that it reads them as spaces."""
+        """Escape unusual line breaks, which PyYAML reads as spaces otherwise."""
         return self.represent_scalar(f"{_CORE}str", value, None if value.isprintable() else '"')
 
 
@@ -56,47 +56,49 @@ _Dumper.add_representer(str, _Dumper.text)
 
 
 def read_config(path: Path | str) -> dict[str, Any]:
-    """What a file says, as nested dicts that remember their lines; `InvalidConfig` with the line otherwise."""
+    """Return the content of a file as nested dicts that know their lines; errors are `InvalidConfig` with the line."""
     path = Path(path)
     try:
         data = read_named(path, LARGEST_BYTES)
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise InvalidConfig(str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: this is no config") from None
+            raise InvalidConfig(
+                str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: expected a config file"
+            ) from None
         raise InvalidConfig(str(path), f"cannot be read ({error.strerror or error})") from None
     try:
         return parse_config(data.decode(), str(path))
     except UnicodeDecodeError as error:
-        raise InvalidConfig(str(path), f"is no text: byte {error.start} is not UTF-8") from None
+        raise InvalidConfig(str(path), f"is not a text file: byte {error.start} is not UTF-8") from None
 
 
 def parse_config(text: str, source: str = "config") -> dict[str, Any]:
-    """As `read_config`, of a text."""
+    """Return the content of a text, as `read_config` does for a file."""
     try:
         node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark or error.context_mark
-        raise InvalidConfig(_at(source, line), f"is no YAML: {error.problem or error.context}") from None
+        raise InvalidConfig(_at(source, line), f"is not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
-        raise InvalidConfig(source, f"is no YAML: {' '.join(str(error).split())}") from None
+        raise InvalidConfig(source, f"is not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise InvalidConfig(source, f"is nested more than {DEEPEST} deep") from None
     if node is None:
         return Located({}, {})
     if not isinstance(node, yaml.MappingNode):
-        raise InvalidConfig(_at(source, node.start_mark), "should be a list of `name: value` lines")
+        raise InvalidConfig(_at(source, node.start_mark), "expected lines `name: value`")
     found = _Reading(source).value(node)
     assert isinstance(found, dict)
     return found
 
 
 def dump_yaml(mapping: Mapping[str, Any]) -> str:
-    """A text that `read_config` reads as the same values. For plain values: see `as_plain`."""
+    """Return plain values (see `as_plain`) as a text from which `read_config` reads the same values."""
     return yaml.dump(_thawed(mapping), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 class _Reading:
-    """One walk over the nodes of a file, with a limit on how much may come out of it."""
+    """Conversion of the nodes of a file to values, of which there is a limited number."""
 
     def __init__(self, source: str) -> None:
         self.source, self.values = source, 0
@@ -123,9 +125,9 @@ class _Reading:
             key = self.value(key_node, depth + 1)
             where = _at(self.source, key_node.start_mark)
             if not isinstance(key, str):
-                raise InvalidConfig(where, f"the key {key!r} is no text", "Put it in quotes if it is meant as text")
+                raise InvalidConfig(where, f"the key {key!r} is not text", "Put it in quotes if it is meant as text")
             if key in values:  # guard: no-key-twice
-                raise InvalidConfig(where, f"{key} is there twice, first in line {lines[key]}")
+                raise InvalidConfig(where, f"{key} is given twice, first in line {lines[key]}")
             lines[key] = key_node.start_mark.line + 1
             places[key] = f"{where}: {inside}{key}"
             values[key] = self.value(value_node, depth + 1, f"{inside}{key}")
@@ -144,13 +146,15 @@ class _Reading:
         return text.lower() == "true" if kind == "bool" else None
 
     def _int(self, node: yaml.ScalarNode, digits: str) -> int:
-        if len(digits) > 1000:  # Python refuses some of these, and takes its time over the others
+        if len(digits) > 1000:  # slow to convert, or refused by Python
             raise InvalidConfig(_at(self.source, node.start_mark), f"a number of {len(digits)} digits")
         return int(digits, 16 if "x" in digits else 10)
 
     def _refused_tag(self, node: yaml.Node) -> InvalidConfig:
         tag = str(node.tag).replace(_CORE, "!!")
-        return InvalidConfig(_at(self.source, node.start_mark), f"the tag {tag} is not understood", "Plain values only")
+        return InvalidConfig(
+            _at(self.source, node.start_mark), f"the tag {tag} is not supported", "Use plain values only"
+        )
 
 
 def _at(source: str, mark: Any) -> str:
@@ -158,14 +162,14 @@ def _at(source: str, mark: Any) -> str:
 
 
 def _thawed(value: Any) -> Any:
-    """Plain dicts and lists, each its own: shared ones would be written as aliases."""
+    """Return copies of all dicts and lists: shared ones would be written as aliases."""
     if isinstance(value, Mapping):
         return {key: _thawed(one) for key, one in value.items()}
     return [_thawed(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def flat(settings: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]]:
-    """Name and value of every setting, those of a section by its name: `ppo.gamma`."""
+    """Yield the name and the value of every setting; those of a section are named `ppo.gamma`."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{section}{name}.")

@@ -1,6 +1,6 @@
-"""Configs that count in rollouts and iterations, as meta-RL's do: sections env, train, eval and policy.
+"""Config files of meta-RL (sections env, train, eval and policy), which count in rollouts and iterations.
 
-What they say becomes settings of a run. Names are pomdp-baselines'; whatever is not understood is refused.
+Their settings, named as in pomdp-baselines, are converted to settings of a run. Unknown settings are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiverse.training.config.train_config import config_for
 from multiverse.wrappers.meta_episode import HOOKS
 
 OURS = "multiverse/"
-"""Before ids of ours, which are known by their names in the field too."""
+"""Namespace of our environments, which may be left out."""
 ALGORITHMS = {"sac": "sac", "td3": "td3", "sacd": "discrete_sac", "discrete_sac": "discrete_sac", "dqn": "dqn"}
 ARCHITECTURES = ("mlp", "memory", "memory-markov")
 POLICY = {
@@ -29,7 +29,7 @@ POLICY = {
     "dqn_layers": "hidden_sizes", "policy_layers": "hidden_sizes", "lr": "learning_rate", "gamma": "gamma",
     "tau": "tau", "entropy_alpha": "entropy_coef", "target_entropy": "target_entropy",
 }  # fmt: skip
-"""Settings of the algorithm, by their names there."""
+"""Settings of the algorithm by their names in these files."""
 KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
     "env": {
         "env_type": (), "env_name": ("env",), "max_rollouts_per_task": ("episodes_per_task",),
@@ -48,36 +48,38 @@ KNOWN: dict[str, dict[str, tuple[str, ...]]] = {
         **{theirs: (ours,) for theirs, ours in POLICY.items()},
     },
 }  # fmt: skip
-"""By section and key: the settings that it becomes."""
+"""Settings of a run by section and key."""
 COUNTED = ("env", "num_envs", "episodes_per_task", "steps_per_env")
-"""Settings that say what an iteration is: all that counts env steps follows from them."""
+"""Settings that determine the length of an iteration, from which all numbers of env steps are computed."""
 DEFAULTS = {"max_rollouts_per_task": 1, "num_train_tasks": 0, "num_eval_tasks": 0, "num_parallel_workers": 4,
             "num_init_rollouts_pool": 0, "buffer_size": 1_000_000, "batch_size": 32, "sampled_seq_len": -1,
             "log_interval": 10, "num_iters": 3000, "num_updates_per_iter": 0.02}  # fmt: skip
 
 
 class RolloutSettings(Located):
-    """Settings from such a config; their places are those of the keys there that they come from."""
+    """Settings of a run with the places of the keys in the file from which they come."""
 
     def check_beside(self, given: Mapping[str, Any]) -> None:
-        """Refuse settings that would make other iterations than those that were counted, with the key to change."""
+        """Refuse settings that would change the length of an iteration, and name the key to change instead."""
         for name in COUNTED:
             counted = _short(self.get(name, 1))
             if name in given and _short(given[name]) != counted:
-                wrong = f"this config's iterations are counted with {counted}; change {self.places[name]} instead"
+                wrong = f"the iterations of this config are computed with {counted}; change {self.places[name]} instead"
                 raise InvalidConfig(place_of(given, name), wrong)
 
 
 def counts_rollouts(file: Mapping[str, Any]) -> bool:
-    """Whether a config is one of these: it has a section of theirs, be it an empty one."""
+    """Return whether a config has one of these sections, which may be empty."""
     others = [file[name] for name in KNOWN if name in file and name != "env"]
     return isinstance(file.get("env"), Mapping) or any(isinstance(one, Mapping | None) for one in others)
 
 
 def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of `mv.train`, its env and algorithm among them, from the sections of such a config. An iteration is one
-    update: as many rollouts as each env needs to play so that there are `num_rollouts_per_iter`, each of full length.
-    Whoever wants other ones changes the sections, not these settings, which are counted together."""
+    """Return arguments of `mv.train`, including env and algorithm, from the sections of such a config.
+
+    An iteration is one update: each environment plays as many rollouts of full length as are needed for
+    `num_rollouts_per_iter`. The settings depend on each other, so only the sections should be changed.
+    """
     for name in sections:
         if name != "seed" and name not in KNOWN:
             raise InvalidConfig(
@@ -86,17 +88,17 @@ def rollout_settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     settings = _Sections(sections).settings()
     rest = Located({key: value for key, value in settings.items() if key not in ("env", "algorithm", "preset")},
                    settings.places)  # fmt: skip
-    config_for(settings["env"], settings["algorithm"], rest, preset=False)  # refuses what is no setting's value
+    config_for(settings["env"], settings["algorithm"], rest, preset=False)  # refuses invalid values
     return settings
 
 
 def _short(value: Any) -> Any:
-    """An id of ours as it is called here; anything else as it is."""
+    """Return the id of one of our environments without its namespace; other values unchanged."""
     return value.removeprefix(OURS) if isinstance(value, str) else value
 
 
 class _Sections:
-    """Values, by section and key, with where they stand."""
+    """Sections of a file: their values with their places."""
 
     def __init__(self, sections: Mapping[str, Any]) -> None:
         self._given: dict[str, Mapping[str, Any]] = {}
@@ -112,7 +114,7 @@ class _Sections:
             self._given[name] = section
 
     def _place(self, name: str, key: str) -> str:
-        """Of a key that is missing: where its section stands, or at least in which file."""
+        """Return the place of a key; if it is missing, that of its section or file."""
         if key in self._given[name]:
             return place_of(self._given[name], key, f"{name}.")
         if name in self._all:
@@ -126,17 +128,17 @@ class _Sections:
     def _number(self, name: str, key: str, least: float) -> int | float:
         value = self._given[name].get(key, DEFAULTS.get(key))
         if value is None:
-            raise self._refused(name, key, "it is missing")
+            raise self._refused(name, key, "missing")
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
             raise self._refused(name, key, f"expected a number of at least {least:g}, found {in_words(value)}")
         return value
 
     def _whole(self, name: str, key: str, least: int) -> int:
-        """Also if it is written as 1e6."""
-        found = self._number(name, key, least)
-        if found != int(found):
-            raise self._refused(name, key, f"expected a whole number, found {found}")
-        return int(found)
+        """Return a whole number, which may be written as 1e6."""
+        number = self._number(name, key, least)
+        if number != int(number):
+            raise self._refused(name, key, f"expected a whole number, found {number}")
+        return int(number)
 
     def settings(self) -> RolloutSettings:
         episodes, workers = (
@@ -144,7 +146,7 @@ class _Sections:
             self._whole("env", "num_parallel_workers", 1),
         )
         env, horizon = self._env(episodes)
-        rollouts = math.ceil(self._whole("train", "num_rollouts_per_iter", 1) / workers)  # of every env
+        rollouts = math.ceil(self._whole("train", "num_rollouts_per_iter", 1) / workers)  # of each env
         length, updates = episodes * horizon, self._number("train", "num_updates_per_iter", 0)
         if updates == 0:
             raise self._refused("train", "num_updates_per_iter", f"expected a number above 0, found {updates}")
@@ -162,11 +164,11 @@ class _Sections:
             "gradient_steps": updates if isinstance(updates, int) else None,
             **({} if isinstance(updates, int) else {"updates_per_step": updates}),
             "evaluate_every": self._whole("eval", "log_interval", 1) * iteration,
-            "preset": False,  # whoever writes such a file means all of it
+            "preset": False,  # such a file is complete
         }, self._places())  # fmt: skip
 
     def _places(self) -> dict[str, str]:
-        """By setting: where the key stands that it comes from, of two the one that is there."""
+        """Return the place of the key of each setting; if two keys have it, of the one that is given."""
         keys = [(name, key) for name, known in KNOWN.items() for key in known]
         keys.sort(key=lambda one: one[1] in self._given[one[0]])
         ours = {name: place_of(self._all, name) for name in self._all if name == "seed"}
@@ -176,18 +178,19 @@ class _Sections:
         return ours
 
     def _ours(self) -> dict[str, str]:
-        """Settings of the algorithm by their names there; of discrete SAC the entropy is a share of the largest."""
+        """Return the settings of the algorithm by their names in the file. The target entropy of discrete SAC is a
+        share of the maximum."""
         discrete = ALGORITHMS.get(self._given["policy"].get("algo_name", "sac")) == "discrete_sac"
         return {**POLICY, "target_entropy": "target_entropy_ratio"} if discrete else POLICY
 
     def _env(self, episodes: int) -> tuple[dict[str, Any], int]:
-        """(settings, how many steps an episode has); `episodes`: of one task."""
+        """Return the settings of the env and the number of steps of an episode; `episodes`: per task."""
         given = self._given["env"]
         named, kind = given.get("env_name"), given.get("env_type", "meta")
         if kind not in ("meta", "pomdp"):
             raise self._refused("env", "env_type", f"expected meta or pomdp, found {in_words(kind)}")
-        if not isinstance(named, str) or ":" in named:  # nothing is imported for a file that nobody may trust
-            missing = "it is missing" if named is None else f"expected a Gymnasium id, found {in_words(named)}"
+        if not isinstance(named, str) or ":" in named:  # files that are not trusted must not import modules
+            missing = "missing" if named is None else f"expected a Gymnasium id, found {in_words(named)}"
             raise self._refused("env", "env_name", missing)
         name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
         held_out, train = self._whole("env", "num_eval_tasks", 0), self._whole("env", "num_train_tasks", kind == "meta")
@@ -200,13 +203,19 @@ class _Sections:
         finally:
             env.close()
         if not horizon:
-            raise self._refused("env", "env_name", "nobody says how long an episode is (horizon, max_episode_steps)")
+            raise self._refused(
+                "env",
+                "env_name",
+                "the length of its episodes is unknown: it needs an attribute horizon or max_episode_steps in its spec",
+            )
         if kind == "pomdp":
             for key in ("num_train_tasks", "oracle"):
                 if given.get(key):
-                    raise self._refused("env", key, "envs of type pomdp have no tasks: leave it out")
+                    raise self._refused("env", key, "environments of type pomdp have no tasks: leave it out")
             if episodes > 1:
-                raise self._refused("env", "max_rollouts_per_task", "1 where there are no tasks (pomdp)")
+                raise self._refused(
+                    "env", "max_rollouts_per_task", "expected 1, because environments of type pomdp have no tasks"
+                )
             return {"env": name, **({"evaluation_episodes": held_out} if held_out else {})}, int(horizon)
         return {
             "env": name, "tasks": train, "held_out_tasks": held_out, "evaluation_episodes": held_out or train,
@@ -223,9 +232,11 @@ class _Sections:
             raise self._refused("env", "env_name", wrong, hint) from None
 
     def _check_tasks(self, env: Any, count: int) -> None:
-        """What a run would find out only when it draws them."""
+        """Check that the env can draw this number of tasks, before the run starts."""
         if missing := [hook for hook in HOOKS if not env.has_wrapper_attr(hook)]:
-            raise self._refused("env", "env_name", f"it has no tasks: an env of type meta has {', '.join(missing)}")
+            raise self._refused(
+                "env", "env_name", f"this environment has no tasks: type meta needs {', '.join(missing)}"
+            )
         try:
             env.reset(seed=0)
             env.get_wrapper_attr("sample_tasks")(count)
@@ -243,17 +254,20 @@ class _Sections:
         if memory not in ("mlp", "lstm", "gru"):
             raise self._refused("policy", "seq_model", f"expected mlp, lstm or gru, found {in_words(memory)}")
         if kind not in ARCHITECTURES or (kind == "mlp") != (memory == "mlp"):
-            there = f"with seq_model {memory}: {ARCHITECTURES[0] if memory == 'mlp' else 'memory or memory-markov'}"
-            raise self._refused("policy", "arch", f"found {in_words(kind)}; {there}")
+            expected = ARCHITECTURES[0] if memory == "mlp" else "memory or memory-markov"
+            wrong = f"expected {expected} with seq_model {memory}, found {in_words(kind)}"
+            raise self._refused("policy", "arch", wrong)
         layers = [key for key in ("policy_layers", "dqn_layers") if key in given]
         for key in layers:
             if not isinstance(given[key], list | tuple):
-                raise self._refused("policy", key, f"expected a list, as [128, 128], found {in_words(given[key])}")
+                raise self._refused("policy", key, f"expected a list such as [128, 128], found {in_words(given[key])}")
         if any(list(given[key]) != list(given[layers[0]]) for key in layers):
-            raise self._refused("policy", "dqn_layers", "actor and critics have the same layers here: policy_layers")
+            raise self._refused(
+                "policy", "dqn_layers", "actor and critics have the same layers: expected the same as policy_layers"
+            )
         batch, length = self._whole("train", "batch_size", 1), self._whole("train", "sampled_seq_len", -1)
         if length == 0:
-            raise self._refused("train", "sampled_seq_len", "expected a number of steps, or -1: whole episodes")
+            raise self._refused("train", "sampled_seq_len", "expected a number of steps, or -1 for whole episodes")
         ours = self._ours()
         return {
             "algorithm": ALGORITHMS[name],

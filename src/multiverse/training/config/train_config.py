@@ -1,5 +1,4 @@
-"""What a run is: its env, its algorithm, its budget, and how it is watched; and how what a user types, or a run has
-saved, becomes that."""
+"""Config of a run (`TrainConfig`), and how it is made from presets, files, flags, arguments or a saved run."""
 
 from __future__ import annotations
 
@@ -7,12 +6,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name, section_of
 from multiverse.algorithms.capabilities import RunRequirements, refuse_unsupported
+from multiverse.algorithms.settings import check_bounds, setting
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.failures import OnBadValue
@@ -32,192 +32,249 @@ if TYPE_CHECKING:
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
 TRIED = "tried"
-"""Of a preset, no setting: what was seen of it."""
+"""Key of a preset that is not a setting: the result of the run that validated it."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything a run is made of. Saved with it, and what `resume` goes by."""
+    """All settings of a run. It is saved in the run's directory, from where `resume` reads it."""
 
-    env: str = "CartPole-v1"
-    """A Gymnasium id, or module:name of something that builds an env."""
-    algorithm: str = DEFAULT_ALGORITHM
-    """Which algorithm learns: ppo, a2c, taac, sac, td3, discrete_sac, dqn, or module:Class of your own."""
-    network: str | None = None
-    """Network from observations to features, before the dense layers or the memory: mlp, nature_cnn, small_cnn, or
-    module:Class or file.py:Class of your own. Default: none, and convolutions of images."""
-    network_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments of the network."""
-    seed: int = 0
-    """Of the whole run: weights, noise, and every episode of every env."""
-    num_envs: int | Literal["auto"] = 8
-    """Envs that are stepped side by side. auto: from 8 on doubled, or halved, between rollouts while that makes the run
-    faster and memory allows it."""
-    env_steps: int | None = None
-    """Budget: steps of all envs together. Where no budget is given, 100,000 of these."""
-    episodes: int | None = None
-    """Budget: episodes of all envs together."""
-    minutes: float | None = None
-    """Budget: time."""
-    schedule_progress: float | None = None
-    """Hold what follows the budget (learning rate, clip range, exploration) as it is at this share of it, from 0 to 1.
-    Default: it follows the budget. `resume --hold-schedules` sets this to where the run is."""
-    target_return: float | None = None
-    """Stop as soon as an evaluation reaches this mean return."""
-    env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for the env."""
-    wrappers: tuple[str, ...] = ()
-    """What each env is wrapped in, the innermost first: module:name of something that takes an env and returns one."""
-    tasks: int | None = None
-    """Meta-RL, of an env with tasks: so many are drawn from the seed to train on, and every episode has one of them."""
-    held_out_tasks: int = 0
-    """So many others, which no training sees, for evaluations to go through; 0: they have the training's."""
-    episodes_per_task: int = 1
-    """With `tasks`: so many episodes of a task in a row are one (`mv.MetaEpisode`), and memory goes on through them."""
-    oracle: bool = False
-    """With `tasks`: show the task, to see what knowing it is worth."""
-    separate: bool = False
-    """Of several agents: each has a learner of its own, also where their spaces are equal."""
-    opponents: int = 0
-    """Self-play: how many past versions of the policy are kept to be played against; 0: none, only the present one."""
-    opponent_share: float = 0.5
-    """Of the episodes, those in which a past version plays the other side."""
-    opponent_every: int = 10
-    """Updates from one version that is kept to the next."""
-    opponent_choice: Choice = "uniform"
-    """Which of them plays: any, or rather a recent one."""
-    executor: ExecutorName = "auto"
-    """Where the envs run."""
-    workers: int | None = None
-    """Threads, processes or Ray actors of the executor."""
-    start_method: StartMethod | None = None
-    """How processes are started."""
-    ray_address: str | None = None
-    """With `--executor ray`: of the cluster, host:port or auto. Default: one of its own, on this machine."""
-    cpus_per_worker: float = 1.0
-    """That each worker has of its node, with `--executor ray`."""
-    gpus_per_worker: float = 0.0
-    """The same of GPUs."""
-    action_masks: bool = True
-    """Take only actions that the env's action masks leave open: an `action_mask` in observations or infos, or what a
-    method `action_masks()` returns."""
-    render: bool = False
-    """Watch env 0 in a window while it trains (`render_mode="human"`): in one process, at the window's speed."""
-    asynchronous: bool = False
-    """Workers go on while the algorithm learns, and nobody waits for anybody; rollouts may then be of a policy some
-    updates old (`lag_correction`). Not the same bits every time."""
-    max_lag: int = 4
-    """With `asynchronous`: updates that a rollout's policy may be behind; older ones are discarded."""
-    queue_size: int = 1
-    """With `asynchronous`: rollouts of all envs that wait for the algorithm at most."""
-    full_queue: Literal["auto", "discard", "rest"] = "auto"
-    """With `asynchronous`: `discard` the oldest rollouts of a full queue, and workers never wait; or they `rest` until
-    there is room. auto: rest where there are fewer cores than workers and the algorithm want, who would share them."""
-    on_failure: Literal["restart", "raise"] = "restart"
-    """An env that raises, and a worker that dies or hangs: replaced, or an error."""
-    restarts_per_minute: int | None = None
-    """Limit of each worker, and of the envs of each worker; beyond it the run ends with the first cause. Default: a
-    limit relative to the work done, which ends crash loops and never a run with one failure in thousands of steps."""
-    worker_memory_limit: int | str | None = None
-    """With `on_failure` restart: a worker process that holds more memory is replaced, which costs its envs their
-    episodes. Memory is read every 5 s. A number of bytes, or text such as 2GiB."""
-    on_bad_value: OnBadValue = "raise"
-    """NaN and infinite observations and rewards: a failure of the env, or `truncate` the episode, `clip`, `off`."""
-    reply_timeout_s: float | Literal["auto"] | None = "auto"
-    """Time limit of a step of a worker. auto: 60 s; a worker that has hung may from then on take 10 times its
-    longest step, at least 5 s."""
-    device: Device = "auto"
-    """Where the networks learn. auto: a GPU for images, else the CPU, which is faster for small networks."""
-    torch_threads: int = 1
-    """Of the networks, on the CPU. The envs need the other cores."""
-    log_every: int | None = None
-    """Env steps between lines of metrics, which are means over the updates since the last one. Default: a line for
-    every update; where rollouts have fewer than 8 steps, every 1,000 env steps."""
-    evaluate_every: int | None = None
-    """Env steps between evaluations; 0: only at the end. Default: a tenth of the budget (100,000 without one in env
-    steps). By default, and without a target_return, evaluations before the last one have as many episodes as keep all
-    of them within a tenth of the training's env steps, but at least one."""
-    evaluation_episodes: int | None = None
-    """Episodes of each evaluation; those before the last one may have fewer (`evaluate_every`). Default: 10; with
-    held-out tasks, one of each."""
-    evaluation_envs: int | None = None
-    """Envs that evaluations are played on side by side; their number changes no figure. Default: 10, but 1 where
-    `num_envs` is 1."""
-    evaluation_opponent: str | None = None
-    """Who plays the other side in evaluations: `random`, a run, or module:function. Default: `self`, the policy itself,
-    of which neither the mean return nor the best checkpoint says anything where one agent wins what another loses."""
-    evaluation_deterministic: bool = True
-    """The most likely actions; no: drawn, as in training. Where agents that see the same must differ, or who is
-    predictable loses, only that shows what a policy is worth."""
-    evaluation_seed: int = 0
-    """Equal seeds give equal episodes, whatever the training."""
-    checkpoint_every_s: float = 30.0
-    """Time between checkpoints; one is saved at the end in any case."""
-    keep_checkpoints: int = 3
-    """How many of the latest are kept, beside the best."""
-    settings: Any = None
-    """Those of the algorithm: its own `Config`. In files they stand in a section of its name (`ppo:`)."""
+    env: str = setting(
+        "CartPole-v1", "Gymnasium id, or module:name of a class or function that creates the environment."
+    )
+    algorithm: str = setting(DEFAULT_ALGORITHM, f"Algorithm: {', '.join(ALGORITHMS)}, or module:Class of your own.")
+    network: str | None = setting(
+        None,
+        "Network between the observations and the dense layers or the memory: mlp, nature_cnn, small_cnn, or "
+        "module:Class or file.py:Class of your own. Default: no network, and convolutions for images.",
+    )
+    network_kwargs: dict[str, Any] = setting({}, "Arguments of the network.")
+    seed: int = setting(
+        0, "Seed of the whole run: initial weights, exploration noise and every episode of every environment."
+    )
+    num_envs: int | Literal["auto"] = setting(
+        8,
+        "Number of environments stepped in parallel. auto: begins with 8 and doubles or halves the number between "
+        "rollouts while that makes the run faster and memory allows it.",
+        at_least=1,
+    )
+    env_steps: int | None = setting(
+        None, "Budget in steps of all environments together. Default: 100,000 if no other budget is given."
+    )
+    episodes: int | None = setting(None, "Budget in episodes of all environments together.")
+    minutes: float | None = setting(None, "Budget in minutes of training.")
+    schedule_progress: float | None = setting(
+        None,
+        "Hold scheduled values (learning rate, clip range, exploration) at this share of the budget, from 0 to 1. "
+        "Default: they follow the budget. `resume --hold-schedules` sets this to the present share.",
+        at_least=0,
+        at_most=1,
+    )
+    target_return: float | None = setting(None, "Stop as soon as an evaluation reaches this mean return.")
+    env_kwargs: dict[str, Any] = setting({}, "Arguments of the environment.")
+    wrappers: tuple[str, ...] = setting(
+        (),
+        "Wrappers of each environment, the innermost first: module:name of a class or function that takes an "
+        "environment and returns one.",
+    )
+    tasks: int | None = setting(
+        None,
+        "Meta-RL, for an environment with tasks: number of training tasks, drawn from the seed. Every episode has one "
+        "of them.",
+        at_least=1,
+    )
+    held_out_tasks: int = setting(
+        0,
+        "With `tasks`: number of further tasks that training never uses and evaluations go through. 0: evaluations "
+        "use the training tasks.",
+        at_least=0,
+    )
+    episodes_per_task: int = setting(
+        1,
+        "With `tasks`: number of consecutive episodes of a task that form one episode (`mv.MetaEpisode`), during "
+        "which the memory is kept.",
+        at_least=1,
+    )
+    oracle: bool = setting(
+        False, "With `tasks`: the task is part of the observation, to measure what knowing it is worth."
+    )
+    separate: bool = setting(
+        False, "With several agents: each agent has its own learner, even if their spaces are equal."
+    )
+    opponents: int = setting(
+        0,
+        "Self-play: number of past versions of the policy that are kept as opponents. 0: the policy plays only "
+        "against its present version.",
+        at_least=0,
+    )
+    opponent_share: float = setting(
+        0.5, "Self-play: share of the episodes in which a past version plays the other side.", at_least=0, at_most=1
+    )
+    opponent_every: int = setting(10, "Self-play: number of updates between two versions that are kept.", at_least=1)
+    opponent_choice: Choice = setting(
+        "uniform",
+        "Self-play: how the past version of an episode is chosen: each with the same probability, or recent ones more "
+        "often.",
+    )
+    executor: ExecutorName = setting("auto", "Where the environments run.")
+    workers: int | None = setting(None, "Number of threads, processes or Ray actors of the executor.")
+    start_method: StartMethod | None = setting(None, "How worker processes are started.")
+    ray_address: str | None = setting(
+        None,
+        "With `--executor ray`: address of the cluster, host:port or auto. Default: a cluster of its own on this "
+        "machine.",
+    )
+    cpus_per_worker: float = setting(1.0, "With `--executor ray`: number of CPUs that each worker reserves.")
+    gpus_per_worker: float = setting(0.0, "With `--executor ray`: number of GPUs that each worker reserves.")
+    action_masks: bool = setting(
+        True,
+        "Take only actions that the environment's action masks allow: `action_mask` in observations or infos, or the "
+        "result of a method `action_masks()`.",
+    )
+    render: bool = setting(
+        False,
+        'Show environment 0 in a window while it trains (`render_mode="human"`): in one process, at the window\'s '
+        "speed.",
+    )
+    asynchronous: bool = setting(
+        False,
+        "Workers collect while the algorithm learns. Rollouts may then come from a policy that is some updates old "
+        "(`lag_correction`), and results are not reproducible bit for bit.",
+    )
+    max_lag: int = setting(
+        4,
+        "With `asynchronous`: largest number of updates by which the policy of a rollout may be behind; older "
+        "rollouts are discarded.",
+        at_least=0,
+    )
+    queue_size: int = setting(
+        1,
+        "With `asynchronous`: largest number of rollouts of all environments that wait for the algorithm.",
+        at_least=1,
+    )
+    full_queue: Literal["auto", "discard", "rest"] = setting(
+        "auto",
+        "With `asynchronous`: when the queue is full, `discard` its oldest rollouts, so that workers never wait, or "
+        "let workers `rest` until there is room. auto: `rest` if the machine has fewer cores than the workers and the "
+        "algorithm need.",
+    )
+    on_failure: Literal["restart", "raise"] = setting(
+        "restart",
+        "What happens when an environment raises, or a worker ends or hangs: `restart` it, or `raise` an error.",
+    )
+    restarts_per_minute: int | None = setting(
+        None,
+        "Limit of restarts of each worker, and of the environments of each worker; beyond it the run ends with the "
+        "first cause. Default: a limit relative to the work done, which ends crash loops but never a run with one "
+        "failure in thousands of steps.",
+    )
+    worker_memory_limit: int | str | None = setting(
+        None,
+        "With `on_failure` restart: a worker process that uses more memory is replaced, which costs its environments "
+        "their present episodes. Memory is read every 5 s. A number of bytes, or text such as 2GiB.",
+    )
+    on_bad_value: OnBadValue = setting(
+        "raise",
+        "What happens with NaN or infinite observations and rewards: `raise` a failure of the environment, `truncate` "
+        "the episode, `clip` the values, or `off` (no check).",
+    )
+    reply_timeout_s: float | Literal["auto"] | None = setting(
+        "auto",
+        "Time limit in seconds for a step of a worker. auto: 60 s; after a worker has hung once, 10 times its longest "
+        "step, but at least 5 s.",
+    )
+    device: Device = setting(
+        "auto",
+        "Device of the networks during learning. auto: a GPU for images, else the CPU, which is faster for small "
+        "networks.",
+    )
+    torch_threads: int = setting(
+        1, "Number of torch's threads on the CPU. The environments need the other cores.", at_least=1
+    )
+    log_every: int | None = setting(
+        None,
+        "Number of env steps between two lines of metrics, which are means over the updates in between. Default: a "
+        "line for every update; every 1,000 env steps if rollouts have fewer than 8 steps.",
+        at_least=1,
+    )
+    evaluate_every: int | None = setting(
+        None,
+        "Number of env steps between two evaluations; 0: evaluate only at the end. Default: a tenth of the budget "
+        "(100,000 if the budget is not in env steps). By default, and without `target_return`, evaluations before the "
+        "last one have as many episodes as take at most a tenth of the training's env steps together, but at least "
+        "one.",
+        at_least=0,
+    )
+    evaluation_episodes: int | None = setting(
+        None,
+        "Number of episodes of each evaluation; evaluations before the last one may have fewer (`evaluate_every`). "
+        "Default: 10; with held-out tasks, one for each.",
+        at_least=1,
+    )
+    evaluation_envs: int | None = setting(
+        None,
+        "Number of environments that evaluations run in parallel; it changes no result. Default: 10, but 1 if "
+        "`num_envs` is 1.",
+        at_least=1,
+    )
+    evaluation_opponent: str | None = setting(
+        None,
+        "Opponent in evaluations: `random`, a run, or module:function. Default: `self`, the policy itself; where one "
+        "agent wins what another loses, the mean return and the best checkpoint then say nothing.",
+    )
+    evaluation_deterministic: bool = setting(
+        True,
+        "Evaluations take the most likely actions. No: they are sampled, as in training, which is the right measure "
+        "if agents with equal observations must act differently, or if a predictable policy loses.",
+    )
+    evaluation_seed: int = setting(0, "Seed of evaluations: equal seeds give equal episodes, whatever the training.")
+    checkpoint_every_s: float = setting(
+        30.0, "Seconds between two checkpoints. A checkpoint is saved at the end in any case.", at_least=0
+    )
+    keep_checkpoints: int = setting(
+        3, "Number of most recent checkpoints that are kept, besides the best one.", at_least=1
+    )
+    settings: Any = setting(
+        None, "Settings of the algorithm: its own `Config`. In files they are in a section with the algorithm's name."
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "algorithm", known_name(self.algorithm))
         if self.settings is None:
             object.__setattr__(self, "settings", algorithm_class(self.algorithm).Config())
-        for name in ("num_envs", "evaluation_episodes", "evaluation_envs", "keep_checkpoints", "torch_threads"):
-            if (value := getattr(self, name)) is not None and value != "auto" and value < 1:
-                raise InvalidRequest(f"{name}={value}: at least 1")
+        check_bounds(self)
         if self.tasks is None and (self.held_out_tasks, self.episodes_per_task, self.oracle) != (0, 1, False):
-            raise InvalidRequest("held_out_tasks, episodes_per_task and oracle are for runs with tasks: tasks=80, say")
-        if (self.tasks is not None and self.tasks < 1) or self.held_out_tasks < 0 or self.episodes_per_task < 1:
-            counts = self.tasks, self.held_out_tasks, self.episodes_per_task
-            raise InvalidRequest(f"tasks, held_out_tasks, episodes_per_task={counts}: at least 1, 0 and 1")
+            raise InvalidRequest("held_out_tasks, episodes_per_task and oracle need tasks, for example tasks=80")
         self._check_asynchronous()
-        if self.opponents < 0:
-            raise InvalidRequest(f"opponents={self.opponents}: 0 or more")
-        if self.opponent_every < 1:
-            raise InvalidRequest(f"opponent_every={self.opponent_every}: at least 1")
-        if not 0.0 <= self.opponent_share <= 1.0:
-            raise InvalidRequest(f"opponent_share={self.opponent_share}: between 0 and 1")
-        if not self.checkpoint_every_s >= 0.0:
-            raise InvalidRequest(f"checkpoint_every_s={self.checkpoint_every_s}: 0 or more")
         if self.network_kwargs and self.network is None:
             raise InvalidRequest(
-                f"network_kwargs={self.network_kwargs}: no network is given that takes them; pass network too"
+                f"network_kwargs={self.network_kwargs}: these are arguments of a network; pass network too"
             )
         for name in ("seed", "evaluation_seed"):
             checked_run_seed(name, getattr(self, name))
-        if self.log_every is not None and self.log_every < 1:
-            raise InvalidRequest(f"log_every={self.log_every}: at least 1")
-        if self.evaluate_every is not None and self.evaluate_every < 0:
-            raise InvalidRequest(f"evaluate_every={self.evaluate_every}: 0 (only at the end) or more")
-        if self.schedule_progress is not None and not 0.0 <= self.schedule_progress <= 1.0:
-            raise InvalidRequest(f"schedule_progress={self.schedule_progress}: from 0 to 1")
         if self.target_return is not None and math.isnan(self.target_return):
-            raise InvalidRequest("target_return=nan: no return ever reaches that")
+            raise InvalidRequest("target_return=nan: expected a number")
         _ = self.budget
 
     def _check_asynchronous(self) -> None:
-        """What does not go together with it is refused before anything is started."""
-        if self.max_lag < 0:
-            raise InvalidRequest(f"max_lag={self.max_lag}: 0 or more")
-        if self.queue_size < 1:
-            raise InvalidRequest(f"queue_size={self.queue_size}: at least 1")
+        """Refuse settings that cannot be used with `asynchronous`."""
         if not self.asynchronous:
             return
         if self.render:
-            raise InvalidRequest("asynchronous: a window (render) means one process, which cannot learn meanwhile")
+            raise InvalidRequest("asynchronous cannot be used with render: the window needs everything in one process")
         from multiverse.executors.backends import BACKENDS  # help is shown without them
 
         if self.executor != "auto" and BACKENDS[self.executor].own_share:
             raise InvalidRequest(
-                f"asynchronous: with executor={self.executor!r} the caller steps envs itself, and cannot learn "
-                f"meanwhile: executor={IN_PROCESSES!r}"
+                f"asynchronous cannot be used with executor={self.executor!r}, where the process that learns also "
+                f"steps environments; use executor={IN_PROCESSES!r}"
             )
         if self.num_envs == "auto" or self.opponents:
             wrong = "num_envs='auto'" if self.num_envs == "auto" else f"opponents={self.opponents}"
-            raise InvalidRequest(f"asynchronous: does not go together with {wrong}; leave one of them out")
+            raise InvalidRequest(f"asynchronous cannot be used with {wrong}; leave one of them out")
 
     def requirements(self, description: EnvDescription | None = None) -> RunRequirements:
-        """The requirements of this run for its algorithm; without a description, those that the config alone has."""
+        """Return what this run needs of its algorithm; without a description, as far as the config says."""
         network = "" if self.network is None else self.network.rpartition(":")[2].strip("<>")
         return RunRequirements(
             settings=self.settings,
@@ -238,34 +295,34 @@ class TrainConfig:
 
     @property
     def steps_between_evaluations(self) -> int:
-        """0: only at the end."""
+        """Number of env steps between two evaluations; 0: only at the end."""
         if self.evaluate_every is not None:
             return self.evaluate_every
         return max(1, (self.budget.env_steps or 10 * DEFAULT_ENV_STEPS) // 10)
 
     @property
     def num_evaluation_envs(self) -> int:
-        """Of each evaluation: more than it has episodes would be idle."""
+        """Number of environments of an evaluation, at most one for each of its episodes."""
         return min(self.evaluation_envs or (1 if self.num_envs == 1 else 10), self.episodes_per_evaluation)
 
     @property
     def episodes_per_evaluation(self) -> int:
-        """As asked for; else 10, or one of each held-out task."""
+        """Number of episodes of an evaluation: as set, else one for each held-out task, else 10."""
         return self.evaluation_episodes or self.held_out_tasks or 10
 
 
 def budget_of(settings: Mapping[str, Any]) -> Budget:
-    """The budget that a run with these settings has."""
+    """Return the budget of a run with these settings."""
     given = {name: settings.get(name) for name in BUDGETS}
     if all(value is None for value in given.values()):
         given["env_steps"] = DEFAULT_ENV_STEPS
     return build(Budget, given)
 
 
-# -- where it comes from -----------------------------------------------------------------------------------------
+# -- from presets, files and arguments ---------------------------------------------------------------------------
 @functools.cache
 def presets() -> dict[tuple[str, str], dict[str, Any]]:
-    """Settings that are known to suit an (env, algorithm)."""
+    """Preset settings by (env, algorithm)."""
     return {
         both: Located({name: value for name, value in one.items() if name != TRIED}, one.places)
         for both, one in _presets().items()
@@ -273,7 +330,7 @@ def presets() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def tried() -> dict[tuple[str, str], str]:
-    """What was seen of those presets that were run to their end."""
+    """Results of the presets that were validated to their full budget, by (env, algorithm)."""
     return {both: str(settings[TRIED]) for both, settings in _presets().items() if TRIED in settings}
 
 
@@ -293,13 +350,13 @@ RUN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig)
 def config_for(
     env: Any, algorithm: str | MakeAlgorithm, settings: Mapping[str, Any], preset: bool | str = True
 ) -> TrainConfig:
-    """The whole config from a few settings; those of the algorithm may stand beside those of the run.
+    """Return the config of a run from some of its settings; settings of the algorithm need no section.
 
-    A budget that is given takes the place of the preset's, in whatever unit that is. `plan` among the settings is a
-    file that `multiverse tune` has written: it goes before the preset.
+    A given budget replaces the preset's, whatever its unit. `plan` among the settings is a file written by
+    `multiverse tune`, whose settings override the preset's.
     """
     if not isinstance(algorithm, str) and not callable(algorithm):
-        raise InvalidRequest(f"algorithm={algorithm!r}: a name, your module:Class, or what makes one")
+        raise InvalidRequest(f"algorithm={algorithm!r}: expected a name, module:Class, or a class")
     algorithm = known_name(algorithm) if isinstance(algorithm, str) else algorithm
     name = env if isinstance(env, str) else name_of(env)
     learner = algorithm if isinstance(algorithm, str) else import_name(algorithm)
@@ -326,7 +383,7 @@ def stock_name(algorithm: str, kind: Any) -> str:
 
 
 def own_settings(kind: Any) -> frozenset[str]:
-    """The settings of an algorithm, by the fields of its `Config`; one without has none that we know of."""
+    """Return the names of the settings of an algorithm: the fields of its `Config`, if it has one."""
     config = getattr(kind, "Config", None)
     if config is None:
         return frozenset()
@@ -342,12 +399,14 @@ def own_settings(kind: Any) -> frozenset[str]:
             "decorated: put @dataclass(frozen=True) above the class"
         )
     if both := sorted(names & RUN_SETTINGS):
-        raise InvalidRequest(f"{name_of(kind)}.Config: {', '.join(both)} is a setting of every run; call it otherwise")
+        raise InvalidRequest(
+            f"{name_of(kind)}.Config: {', '.join(both)} is a setting of every run; choose another name"
+        )
     return names
 
 
 def train_config(mapping: Mapping[str, Any], kind: Any, where: str = "") -> TrainConfig:
-    """The config of a run from its settings; those of the algorithm `kind` are in the section of its name."""
+    """Return the config of a run from all its settings; those of its algorithm (`kind`) are in a section."""
     section = section_of(mapping.get("algorithm", DEFAULT_ALGORITHM))
     rest = {key: value for key, value in mapping.items() if key != section}
     config = getattr(kind, "Config", None)
@@ -357,14 +416,15 @@ def train_config(mapping: Mapping[str, Any], kind: Any, where: str = "") -> Trai
 
 
 def plain_config(config: TrainConfig) -> dict[str, Any]:
-    """As files have it: what `saved_config` reads."""
+    """Return a config as it is written to files; `saved_config` reads it."""
     plain = as_plain(config)
     settings = plain.pop("settings")
     return {**plain, section_of(config.algorithm): settings}
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, own: frozenset[str]) -> Located:
-    """Settings over settings, those of the algorithm (`own`) in its section; each key remembers where it stands."""
+    """Return the settings `under`, overridden by `over`; those of the algorithm (`own`) are in its section. Each key
+    keeps its place in a file or on the command line."""
     name = section_of(algorithm)
     section = under.get(name, Located({}, {}))
     kept = {key: value for key, value in under.items() if key != name and not _budget_of_both(key, over)}
@@ -376,13 +436,13 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
                 if inner not in own:
                     raise no_such(place_of(value, inner, f"{name}."), inner, own, algorithm, inside=True)
                 if inner in over:
-                    twice = f"it is given twice, here and at {place_of(over, inner)}"
+                    twice = f"given twice, here and at {place_of(over, inner)}"
                     raise InvalidConfig(place_of(value, inner, f"{name}."), twice)
                 theirs[inner], theirs.places[inner] = one, place_of(value, inner, f"{name}.")
         elif key in RUN_SETTINGS or key in own:
             target = run if key in RUN_SETTINGS else theirs
             if key == "env_kwargs" and isinstance(value, Mapping) and isinstance(run.get(key), Mapping):
-                value = {**run[key], **value}  # an argument of the env more, or another; the rest stays
+                value = {**run[key], **value}  # other arguments of the env are kept
             target[key], target.places[key] = value, place_of(over, key)
         else:
             raise no_such(place_of(over, key), key, RUN_SETTINGS | own, algorithm)
@@ -391,7 +451,7 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], algorithm: str, ow
 
 
 def _section(value: Any, place: str) -> Mapping[str, Any]:
-    """The settings of an algorithm, as a dict or as its `Config`."""
+    """Return the settings of an algorithm, given as a dict or as its `Config`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_plain(value)
     if not isinstance(value, Mapping):
@@ -404,7 +464,7 @@ def _budget_of_both(key: str, over: Mapping[str, Any]) -> bool:
 
 
 def no_such(place: str, name: str, known: frozenset[str], algorithm: str, inside: bool = False) -> InvalidConfig:
-    """An error with the setting that was probably meant."""
+    """Return an error that names the setting that was probably meant."""
     meant = next((ours for ours, theirs in SYNONYMS.items() if name in theirs and ours in known), None)
     others = [theirs for ours in known for theirs in SYNONYMS.get(ours, ())]
     hint = f"Did you mean {meant}?" if meant else did_you_mean(name, sorted(known), others)
@@ -418,17 +478,17 @@ def no_such(place: str, name: str, known: frozenset[str], algorithm: str, inside
 
 
 def algorithms_with(name: str) -> list[str]:
-    """The algorithms of ours that have this setting."""
+    """Return the names of the stock algorithms that have this setting."""
     return [one for one in ALGORITHMS if name in own_settings(algorithm_class(one))]
 
 
 def _preset(env: str, algorithm: str, wanted: bool | str) -> dict[str, Any]:
-    """The env's own if there is one, that of another env, which must be there, or none."""
+    """Return the preset of this env (`wanted` is True) or of another env (its name), which must exist; or none."""
     if isinstance(wanted, bool | None):
         return presets().get((env, algorithm), {}) if wanted else {}
     known = [name for name, learner in presets() if learner == algorithm]
     if wanted not in known:
-        raise InvalidConfig("preset", f"there is none for {wanted}", did_you_mean(wanted, known))
+        raise InvalidConfig("preset", f"there is no preset for {wanted}", did_you_mean(wanted, known))
     return presets()[wanted, algorithm]
 
 
@@ -440,17 +500,20 @@ def saved_config(
     needs_env: bool = True,
     needs_algorithm: bool = True,
 ) -> TrainConfig:
-    """A run's config as it was saved. What no file holds must be given again: an algorithm of one's own and, where its
-    env is needed, secrets among the env's arguments. Where one's own algorithm is not needed (`needs_algorithm`) it is
-    not imported either, and its settings are a dict."""
-    from multiverse.training.runs.origin import redacted_fields  # help is shown without it
+    """Return the config of a saved run.
+
+    What is not in the file must be given again: an algorithm that has no name, and secrets among the arguments of the
+    env if the env is needed. If a custom algorithm is not needed (`needs_algorithm`), it is not imported, and its
+    settings are a dict.
+    """
+    from multiverse.training.runs.origin import redacted_fields  # not needed for help
 
     saved = in_todays_names(saved)
     if env_kwargs is not None and isinstance(saved.get("env_kwargs", {}), Mapping):
         saved = {**saved, "env_kwargs": {**saved.get("env_kwargs", {}), **env_kwargs}}
     if needs_env and (hidden := redacted_fields(saved)):
         raise InvalidRequest(
-            f"{where}: {', '.join(hidden)} was secret and is not in the file: pass it again, in env_kwargs={{...}}"
+            f"{where}: {', '.join(hidden)} is secret and was not saved: pass it again in env_kwargs={{...}}"
         )
     name = saved.get("algorithm", DEFAULT_ALGORITHM)
     if algorithm is None and name not in ALGORITHMS and not needs_algorithm:
@@ -459,18 +522,18 @@ def saved_config(
 
 
 def import_name(kind: Any) -> str:
-    """`module:Class` of an algorithm that can be imported again, so that runs need not be given it; else its name."""
+    """Return `module:Class` of an algorithm if it can be imported by that, so that a resume finds it; else its name."""
     module, name = getattr(kind, "__module__", "__main__"), getattr(kind, "__qualname__", "<locals>")
     importable = isinstance(kind, type) and module != "__main__" and "<locals>" not in name and hasattr(kind, "Config")
     return f"{module}:{name}" if importable else name_of(kind)
 
 
 def wrapper_name(wrapper: Any) -> str:
-    """The same of what wraps envs, which may be a function too."""
+    """Return `module:name` of a wrapper class or function if it can be imported by that; else its name."""
     module, name = getattr(wrapper, "__module__", "__main__"), getattr(wrapper, "__qualname__", "<locals>")
     return f"{module}:{name}" if module != "__main__" and name.isidentifier() else name_of(wrapper)
 
 
 def name_of(env: Any) -> str:
-    """What to call an env, or an algorithm, that is no string."""
+    """Return a name for an env or an algorithm that is not given as a string."""
     return str(getattr(env, "__qualname__", None) or getattr(env, "__name__", None) or type(env).__name__)

@@ -1,4 +1,4 @@
-"""Settings from a file that `multiverse tune` has written."""
+"""Settings from a plan file of `multiverse tune`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from multiverse.core.plan import read_plan
 
 
 def tuned_settings(plan: str, env: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a plan file; where the executor, or its workers, are given, of these none."""
-    from multiverse.executors.machine import usable_cores  # which loads more than what shows help
+    """Return the settings of a plan file, without those of the executor if any of these is given."""
+    from multiverse.executors.machine import usable_cores  # not needed for help
 
     found, num_envs = read_plan(plan, env, usable_cores())
     where = {"executor": found.executor, "workers": found.workers or None, "start_method": found.start_method}
