@@ -54,7 +54,14 @@ def test_less_than_promised_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(QUICK) == 0
     captured = capsys.readouterr()
-    for name in ("one bare env in a loop", demo.SYNC, demo.ASYNC, demo.OURS, "the machine's limit", "Chosen on this machine: "):
+    for name in (
+        "one bare env in a loop",
+        demo.SYNC,
+        demo.ASYNC,
+        demo.OURS,
+        "the machine's limit",
+        "Chosen on this machine: ",
+    ):
         assert name in captured.out
     for line in (
         "mv.make_vec",

@@ -85,7 +85,10 @@ def test_unknown_command_gets_a_hint(typed: str, hint: str, capsys: pytest.Captu
         ("train CartPole-v1 --gama 0.9", "multiverse train: there is no --gama; did you mean --gamma?"),
         ("bench CartPole-v1 --exectors serial", "multiverse bench: there is no --exectors; did you mean --executors?"),
         ("list --xyz", "multiverse list: there is no --xyz; `multiverse list --help` lists the options"),
-        ("list netwroks", "multiverse list: WHAT: expected one of {everything}, found 'netwroks'. Did you mean networks?"),
+        (
+            "list netwroks",
+            "multiverse list: WHAT: expected one of {everything}, found 'netwroks'. Did you mean networks?",
+        ),
         ("bench A --executors x", "multiverse bench: --executors: expected one of {executors}, found 'x'"),
         ("evaluate a --which first", "multiverse evaluate: --which: expected one of latest, best, found 'first'"),
         ("check-env A --steps few", "multiverse check-env: --steps: expected a whole number, found 'few'"),

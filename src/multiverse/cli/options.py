@@ -1,7 +1,7 @@
 """Options of a command: a frozen dataclass with a field for each option, which is read by argparse.
 
-Used by all commands except those that take every setting of a run (`cli/flags.py`). Imports no numpy and no gymnasium,
-so that the help of a command is shown at once.
+The flags of commands that take every setting of a run are in `cli/flags.py`. Imports no numpy and no gymnasium, so that
+the help of a command is shown at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def argument(metavar: str, help: str, default: Any = dataclasses.MISSING) -> Any
 def parse(options: type[Options], command: str, description: str, arguments: Sequence[str]) -> Options:
     """Return the options that these words give. `--help` prints the help and exits; anything that is not understood
     raises `InvalidRequest`."""
-    parser, kinds = _Parser(command, description), get_type_hints(options)
+    parser, kinds = CommandParser(command, description), get_type_hints(options)
     for field in dataclasses.fields(options):  # type: ignore[arg-type]
         parser.add(field, kinds[field.name])
     try:
@@ -53,7 +53,9 @@ def parse(options: type[Options], command: str, description: str, arguments: Seq
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()})
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """Parser of all commands: mistakes raise `InvalidRequest`, and the help has 80 columns."""
+
     def __init__(self, command: str, description: str) -> None:
         super().__init__(
             prog=f"multiverse {command}",
@@ -118,8 +120,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         """Show the first spelling of a flag; its help names the others."""
         if not action.option_strings or action.option_strings[0] == "-h":
             return super()._format_action_invocation(action)
-        values = "" if action.nargs == 0 else f" {action.metavar}{' …' if action.nargs == '+' else ''}"
-        return action.option_strings[0] + values
+        flag, values = action.option_strings[0], f" {action.metavar}{' …' if action.nargs == '+' else ''}"
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return f"{flag}, --no-{flag.removeprefix('--')}"
+        return flag if action.nargs == 0 else flag + values
 
 
 def _converter(kind: Any, choices: Sequence[str], optional: bool) -> Callable[[str], Any]:

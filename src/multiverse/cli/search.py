@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.commands import train
 from multiverse.cli.commands.plot import write
-from multiverse.cli.flags import Setting, all_settings, flag_words, spelled, value_words
+from multiverse.cli.flags import Setting, all_settings, flag_words, value_words
 from multiverse.cli.main import print_wrapped, require, require_positive
+from multiverse.cli.options import spelled
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.core.names import did_you_mean

@@ -12,9 +12,9 @@ from typing import Any
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
 from multiverse.algorithms.capabilities import capabilities_of
-from multiverse.cli.flags import WORDS, Setting, all_settings, parser, spelled, typed
+from multiverse.cli.flags import WORDS, Setting, all_settings, parser, typed
 from multiverse.cli.main import require, require_positive, results
-from multiverse.cli.options import JSON_HELP, QUIET_HELP, TRUST_HELP
+from multiverse.cli.options import JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidRequest
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, KEPT

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
-from multiverse.cli.flags import Setting, all_settings, spelled, typed
+from multiverse.cli.flags import Setting, all_settings, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive, results
-from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP
+from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
