@@ -20,7 +20,10 @@ Options = TypeVar("Options")
 
 ENV_HELP = "Gymnasium id, or module:name of a function or class that builds an env (Gymnasium or PettingZoo)."
 ENV_KWARGS_HELP = "Keyword arguments of the env, as a JSON object."
-TRUST_HELP = "Allow a run that you did not write here to call the code and join the Ray cluster that it names."
+TRUST_HELP = "Trust a run or config that you did not write here: call the code and join the cluster that it names."
+RUN_HELP = "Directory of a run, a checkpoint in it, or a parent directory (the most recent run is used)."
+MOVED_HELP = "Your {}, if it was defined in a program or has moved."
+OUT_HELP = "Default: the folder RUN; for several runs, the current folder."
 QUIET_HELP = "Print only the run's directory, at the end."
 JSON_HELP = "Print one JSON object per line: start, metrics (every 3 s), evaluation, and end or error."
 RUNS_HELP = "Directories of runs, or directories that contain runs."

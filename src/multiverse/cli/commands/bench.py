@@ -46,14 +46,10 @@ class Bench:
     executors: tuple[ExecutorName, ...] = option(
         ("serial", "process", "hybrid", "thread", "auto"), "Executors to measure.", metavar="EXECUTOR"
     )
-    workers: int | None = option(
-        None, "Number of threads or processes of each executor. Default: chosen from the number of usable cores."
-    )
+    workers: int | None = option(None, "Number of workers of each executor. Default: chosen from the usable cores.")
     seconds: float = option(1.0, "Duration of each measurement, in seconds.")
     rounds: int = option(3, "Number of rounds, each of which measures everything once.")
-    parallelism: bool = option(
-        False, "Also compare simulated with true parallelism: cores, memory, speed, processes, GPUs and rendering."
-    )
+    parallelism: bool = option(False, "Also compare simulated with true parallelism.")
     env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
     json: bool = option(False, "Print one JSON object with the results of every round instead of a table.")
 

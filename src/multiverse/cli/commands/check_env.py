@@ -37,11 +37,7 @@ class CheckEnv:
     env: str = argument("ENV", ENV_HELP)
     seed: int = option(0, "Seed of the episodes and of the random actions.")
     steps: int = option(1000, "Number of steps of the longest rollout; slow envs are stepped for at most 3 s.")
-    timeout_s: float = option(
-        60.0,
-        "Seconds after which an env that does not answer counts as hung; the check of a slow env stops after half "
-        "of them.",
-    )
+    timeout_s: float = option(60.0, "Seconds without an answer, after which the env counts as hung.")
     env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
     strict: bool = option(False, "Exit with code 1 if there are warnings, too.")
     json: bool = option(False, "Print one JSON object instead of text.")

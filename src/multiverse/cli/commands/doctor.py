@@ -29,11 +29,7 @@ class Doctor:
     """Options of `multiverse doctor`."""
 
     json: bool = option(False, "Print one JSON object instead of text.")
-    self_test: bool = option(
-        False,
-        "Also step envs with every executor and start method, compare the results bit for bit, and check that "
-        "nothing is left behind. Recommended after installing.",
-    )
+    self_test: bool = option(False, "Also compare the results of all executors bit for bit, and look for leaks.")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
-from multiverse.cli.options import TRUST_HELP, argument, option, parse
+from multiverse.cli.options import ENV_KWARGS_HELP, MOVED_HELP, RUN_HELP, TRUST_HELP, argument, option, parse
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, in_digits
 from multiverse.core.imports import without_folders
@@ -41,23 +41,11 @@ examples:
 class RunOptions:
     """Options of every command that plays with the policy of a run."""
 
-    run: str = argument(
-        "RUN", "Directory of the run, a checkpoint in it, or a parent directory (its most recent run is used)."
-    )
+    run: str = argument("RUN", RUN_HELP)
     which: Literal["latest", "best"] = option("latest", "Use the latest checkpoint, or the best one.")
-    env: str | None = option(
-        None, "The env, for a run whose env was an object of a Python program.", metavar="ID|MODULE:NAME"
-    )
-    algorithm: str | None = option(
-        None,
-        "Your algorithm, for a run whose algorithm class was defined in a program, or has moved.",
-        metavar="MODULE:CLASS",
-    )
-    network: str | None = option(
-        None,
-        "Your network, for a run whose network class was defined in a program, or has moved.",
-        metavar="FILE.py:CLASS",
-    )
+    env: str | None = option(None, MOVED_HELP.format("env"), metavar="ID|MODULE:NAME")
+    algorithm: str | None = option(None, MOVED_HELP.format("algorithm"), metavar="MODULE:CLASS")
+    network: str | None = option(None, MOVED_HELP.format("network"), metavar="FILE.py:CLASS")
     trust: bool = option(False, TRUST_HELP)
 
     def source(self) -> dict[str, Any]:
@@ -69,24 +57,16 @@ class RunOptions:
 class EpisodeOptions(RunOptions):
     """Options of every command that plays new episodes with the policy of a run."""
 
-    seed: int | None = option(
-        None, "Seed of the episodes. Default: 1000000; the run's own evaluations use `evaluation_seed` (0 by default)."
-    )
+    seed: int | None = option(None, "Seed of the episodes. Default: 1000000, not that of the run's evaluations.")
     opponent: str | None = option(
         None,
         "The opponent: `random` (any legal action), `self` (the policy itself), the policy of another run, or a "
         "function (observation, legal actions, generator) → action. Default: that of the run's own evaluations.",
         metavar="random|self|RUN|MODULE:FUNCTION",
     )
-    stochastic: bool = option(
-        False, "Sample the actions. Default: as in the run's own evaluations (`evaluation_deterministic`)."
-    )
+    stochastic: bool = option(False, "Sample the actions. Default: as in the run's own evaluations.")
     deterministic: bool = option(False, "Take the most likely actions.")
-    env_kwargs: str = option(
-        "{}",
-        "Keyword arguments of the env as a JSON object, such as another team size; they override those of the run.",
-        metavar="JSON",
-    )
+    env_kwargs: str = option("{}", f"{ENV_KWARGS_HELP} They override those of the run.", metavar="JSON")
 
     def conditions(self) -> dict[str, Any]:
         """Return the conditions of the episodes, other than their seed."""
@@ -101,11 +81,7 @@ class EpisodeOptions(RunOptions):
 class Evaluate(EpisodeOptions):
     """Options of `multiverse evaluate`."""
 
-    run: str = argument(
-        "RUN",
-        "Directory of the run, a checkpoint in it, or a parent directory (its most recent run is used). For the "
-        "directory of several seeds, every seed is evaluated.",
-    )
+    run: str = argument("RUN", f"{RUN_HELP} For the directory of several seeds, every seed is evaluated.")
     episodes: int = option(100, "Number of episodes.", aliases=("--n-eval-episodes", "--num-episodes"))
     best: bool = option(False, "The same as --which best.")
     json: bool = option(False, "Print one JSON object, with every episode.")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from multiverse.cli.options import RUNS_HELP, argument, option, parse
+from multiverse.cli.options import OUT_HELP, RUNS_HELP, argument, option, parse
 from multiverse.core.errors import InvalidRequest
 
 DESCRIPTION = """\
@@ -30,12 +30,7 @@ class Plot:
 
     runs: tuple[str, ...] = argument("RUN", RUNS_HELP)
     metrics: tuple[str, ...] = option((), "Further metrics to plot, by their names in metrics.jsonl.", metavar="METRIC")
-    out: str | None = option(
-        None,
-        "A .png, .svg, .pdf or .html file, or a folder for plot.png and plot.html. Default: the folder RUN; for "
-        "several runs, the current folder.",
-        metavar="FILE|FOLDER",
-    )
+    out: str | None = option(None, f"A .png, .svg, .pdf or .html file, or a folder. {OUT_HELP}", metavar="FILE|FOLDER")
 
 
 def run(arguments: Sequence[str]) -> int:

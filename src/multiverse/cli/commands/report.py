@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from multiverse.cli.commands.plot import write, written_files
-from multiverse.cli.options import RUNS_HELP, argument, option, parse
+from multiverse.cli.options import OUT_HELP, RUNS_HELP, argument, option, parse
 
 DESCRIPTION = """\
 Writes a self-contained HTML file with results, curves, the last recorded
@@ -24,11 +24,7 @@ class Report:
     """Options of `multiverse report`."""
 
     runs: tuple[str, ...] = argument("RUN", RUNS_HELP)
-    out: str | None = option(
-        None,
-        "An .html file, or a folder for report.html. Default: the folder RUN; for several runs, the current folder.",
-        metavar="FILE|FOLDER",
-    )
+    out: str | None = option(None, f"An .html file, or a folder. {OUT_HELP}", metavar="FILE|FOLDER")
 
 
 def run(arguments: Sequence[str]) -> int:

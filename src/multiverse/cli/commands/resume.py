@@ -14,7 +14,7 @@ from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.capabilities import capabilities_of
 from multiverse.cli.flags import WORDS, Setting, all_settings, parser, typed
 from multiverse.cli.main import require, require_positive, results
-from multiverse.cli.options import JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
+from multiverse.cli.options import JSON_HELP, MOVED_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidRequest
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, KEPT
@@ -37,37 +37,13 @@ RUN_HELP = (
     "are resumed."
 )
 COMMAND = (
-    Setting("env", str, "", "The env (ID or MODULE:NAME), for a run whose env was an object of a Python program."),
-    Setting(
-        "algorithm",
-        str,
-        "",
-        "Your algorithm (MODULE:CLASS), for a run whose algorithm class was defined in a program, or has moved.",
-    ),
-    Setting(
-        "network",
-        str,
-        "",
-        "Your network (FILE.py:CLASS), for a run whose network class was defined in a program, or has moved.",
-    ),
+    Setting("env", str, "", f"{MOVED_HELP.format('env')} ID or MODULE:NAME."),
+    Setting("algorithm", str, "", f"{MOVED_HELP.format('algorithm')} MODULE:CLASS."),
+    Setting("network", str, "", f"{MOVED_HELP.format('network')} FILE.py:CLASS."),
     Setting("trust", bool, None, TRUST_HELP),
-    Setting(
-        "tensorboard", bool, None, "Also write metrics for TensorBoard; a run that already has them keeps writing them."
-    ),
-    Setting(
-        "without_replay",
-        bool,
-        None,
-        "Start with an empty replay buffer, for a run whose buffer is damaged. Everything else is restored, but the "
-        "run is no longer bit-exact.",
-    ),
-    Setting(
-        HOLD,
-        bool,
-        None,
-        "With a new budget, keep the learning rate, clip range and exploration of the last update. By default, "
-        "schedules follow the new budget, so that their values jump.",
-    ),
+    Setting("tensorboard", bool, None, "Also write metrics for TensorBoard (extra `tensorboard`)."),
+    Setting("without_replay", bool, None, "Start with an empty replay buffer (if it is damaged); not bit-exact."),
+    Setting(HOLD, bool, None, "With a new budget, keep learning rate, clip range and exploration as they are."),
     Setting("quiet", bool, None, QUIET_HELP),
     Setting("json", bool, None, JSON_HELP),
 )

@@ -14,7 +14,7 @@ from multiverse.cli.flags import Setting, all_settings, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive, results
-from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, spelled
+from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
@@ -215,28 +215,11 @@ def _format_of(options: TrainOptions) -> dict[str, Any]:
 # -- the flags ---------------------------------------------------------------------------------------------------
 COMMAND = (
     Setting("config", str, "", "YAML file with settings, such as the config.yaml of a run."),
-    Setting(
-        "trust",
-        bool,
-        None,
-        "Allow a config file that you did not write here to call the code and join the Ray cluster that it names.",
-    ),
+    Setting("trust", bool, None, TRUST_HELP),
     Setting("preset", str, "", "Env whose preset is used. Default: the preset of ENV, if there is one."),
     Setting("no_preset", bool, None, "Use the defaults instead of a preset."),
-    Setting(
-        "plan",
-        str,
-        "",
-        "Plan file of `multiverse tune`, which sets the executor, the number of workers and num_envs, unless flags set "
-        "them.",
-    ),
-    Setting(
-        "seeds",
-        int,
-        1,
-        "Number of runs, with the seeds SEED, SEED + 1, …, in parallel if there are enough cores. Their interquartile "
-        "mean is printed at the end.",
-    ),
+    Setting("plan", str, "", "Plan file of `multiverse tune`: executor, workers and num_envs, unless flags set them."),
+    Setting("seeds", int, 1, "Number of runs, with the seeds SEED, SEED + 1, …, in parallel if there are cores."),
     Setting("init_from", str, "", "Run whose weights the new run starts with."),
     Setting("run_dir", str, "", "Directory of the run. Default: runs/<env>/<algorithm>-<seed>-<time>."),
     Setting("tensorboard", bool, None, "Also write metrics for TensorBoard (extra `tensorboard`)."),

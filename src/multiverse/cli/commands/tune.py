@@ -55,13 +55,8 @@ class Tune:
     """Options of `multiverse tune`."""
 
     env: str = argument("ENV", ENV_HELP)
-    algorithm: str = option(
-        DEFAULT_ALGORITHM,
-        "Algorithm whose policy acts, with the settings of the env's preset; `random`: random actions in lock-step.",
-    )
-    num_envs: int | None = option(
-        None, "Fixed number of envs, which also affects what a run learns. Default: found by measuring."
-    )
+    algorithm: str = option(DEFAULT_ALGORITHM, "Algorithm whose policy acts; `random`: random actions in lock-step.")
+    num_envs: int | None = option(None, "Fixed number of envs. Default: found by measuring.")
     workers: int | None = option(None, "Fixed number of workers. Default: found by measuring.")
     executors: tuple[str, ...] = option(
         ("serial", "thread", "process", "hybrid"), "Executors to measure.", metavar="EXECUTOR"
@@ -69,17 +64,8 @@ class Tune:
     seconds: float = option(0.5, "Duration of each measurement, in seconds.")
     rounds: int = option(2, "Number of measurements of each configuration, of which the best counts.")
     env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
-    exhaustive: bool = option(
-        False,
-        "Afterwards measure every combination with up to four times as many envs, and report how close the plan is to "
-        "the best of them.",
-    )
-    search: str | None = option(
-        None,
-        "Search hyperparameters instead, such as learning_rate,batch_size; `multiverse tune --search= --help` "
-        "explains it.",
-        metavar="SETTINGS",
-    )
+    exhaustive: bool = option(False, "Also measure every combination, and compare the plan with the best of them.")
+    search: str | None = option(None, "Search hyperparameters: `multiverse tune --search= --help`.", metavar="SETTINGS")
     out: str = option("plan.json", "The plan file.", metavar="FILE")
     json: bool = option(False, "Print the plan as one JSON object instead of text.")
 
