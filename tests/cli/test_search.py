@@ -89,8 +89,8 @@ def test_what_was_drawn_is_what_a_config_takes() -> None:
     [
         ("learnin_rate", r"ppo has no such setting\. Did you mean learning_rate\?"),
         ("tau", "ppo has no such setting"),
-        ("seed", "--search seed: this setting does not affect learning"),
-        ("filters", r"--search filters has no default values: pass filters=LOW\.\.HIGH or filters=A\|B\|C"),
+        ("seed", "--search seed: only settings of ppo and num_envs can be searched"),
+        ("filters", r"--search filters has no default values: pass filters=LOW\.\.HIGH or =A\|B\|C"),
         ("lr=1..", "'' is not a number"),
         ("lr=2..1", "the start of the range must be below its end"),
         ("lr=0..1", "learning_rate=0.0: expected more than 0"),

@@ -172,8 +172,7 @@ def space_of(text: str, config: TrainConfig) -> Space:
         if setting is None:
             if name in run:
                 raise InvalidRequest(
-                    f"--search {name}: this setting does not affect learning; only settings of {config.algorithm} and "
-                    "num_envs can be searched"
+                    f"--search {name}: only settings of {config.algorithm} and num_envs can be searched"
                 )
             hint = did_you_mean(name, [*known], by_spelling)
             raise InvalidRequest(f"--search {name}: {config.algorithm} has no such setting. {hint}")
@@ -200,9 +199,7 @@ def _default_values(setting: Setting, config: TrainConfig) -> str:
     kinds = (setting.kind, *get_args(setting.kind))
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if not words:
-        raise InvalidRequest(
-            f"--search {setting.name} has no default values: pass {setting.name}=LOW..HIGH or {setting.name}=A|B|C"
-        )
+        raise InvalidRequest(f"--search {setting.name} has no default values: pass {setting.name}=LOW..HIGH or =A|B|C")
     return "|".join([*words, *(["none"] if type(None) in kinds else [])])
 
 
@@ -217,9 +214,7 @@ def _dimension(setting: Setting, text: str, part: str) -> Dimension:
         return Range(low, high, whole=float not in kinds)
     words = tuple(word.strip() for word in text.split("|"))
     if len({*words}) < 2 or "" in words:
-        raise InvalidRequest(
-            f"--search {part}: expected at least two values ({setting.name}=A|B) or a range ({setting.name}=LOW..HIGH)"
-        )
+        raise InvalidRequest(f"--search {part}: expected at least two values (A|B) or a range (LOW..HIGH)")
     if setting.kind is bool and {*words} != {"true", "false"}:
         raise InvalidRequest(f"--search {part}: {setting.name} is true or false; pass {setting.name}=true|false")
     return Choice(words)
