@@ -14,6 +14,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -169,14 +170,14 @@ def _unknown(command: str) -> str:
 
 
 def print_wrapped(text: str, stream: TextIO | None = None) -> None:
-    """Print sentences on standard output or `stream`; a terminal gets lines that are broken between words."""
+    """Print sentences on standard output or `stream`. On a terminal, lines are broken between words, but not inside
+    commands (`…`)."""
     stream = stream or sys.stdout
     if stream is not None and stream.isatty():
+        text = re.sub("`[^`\n]*`", lambda command: command[0].replace(" ", "\0"), text)
         width = shutil.get_terminal_size().columns - 1
-        lines = [
-            textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
-        ]
-        text = "\n".join("\n".join(line) for line in lines)
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(map(wrapper.fill, text.split("\n"))).replace("\0", " ")
     print(text, file=stream, flush=True)
 
 

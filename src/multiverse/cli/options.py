@@ -50,7 +50,7 @@ def parse(options: type[Options], command: str, description: str, arguments: Seq
     try:
         given, unknown = parser.parse_known_intermixed_args([spelled(word) for word in arguments])
     except argparse.ArgumentError as error:
-        raise InvalidRequest(f"{error.argument_name}: {error.message}") from None
+        raise InvalidRequest(f"{str(error.argument_name).partition('/')[0]}: {error.message}") from None
     if unknown:
         raise InvalidRequest(parser.unknown(unknown[0].partition("=")[0]))
     return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in vars(given).items()})

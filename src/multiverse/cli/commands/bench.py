@@ -32,6 +32,7 @@ one process) with true parallelism (several processes) for the first of
 --num-envs: cost, speed, and which of the two to use.
 
 examples:
+  multiverse bench CartPole-v1
   multiverse bench BoxJump-v0 --num-envs 8 --parallelism
   multiverse bench Pendulum-v1 --num-envs 8 64 --env-kwargs '{"g": 9.8}'
   multiverse bench my_module:make_env --executors serial hybrid --json"""
