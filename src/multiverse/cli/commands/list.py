@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
+from multiverse.cli.main import print_wrapped
 from multiverse.cli.options import argument, option, parse
 from multiverse.core.errors import in_digits
 from multiverse.core.plain_files import read_plain
@@ -53,9 +54,9 @@ def run(arguments: Sequence[str]) -> int:
     if options.what in ("presets", "everything"):
         print("\n".join(["presets:", *preset_lines()]))
     if options.what in ("algorithms", "everything"):
-        print("\n".join(["algorithms:", *algorithm_lines()]))
+        print_wrapped("\n".join(["algorithms:", *algorithm_lines()]))
     if options.what in ("networks", "everything"):
-        print("\n".join(["networks:", *(f"  {name}  {about}" for name, about in SUMMARIES.items())]))
+        print_wrapped("\n".join(["networks:", *(f"  {name}  {about}" for name, about in SUMMARIES.items())]))
     if options.what in ("runs", "everything"):
         print("\n".join([f"runs in {options.root}:", *(run_lines(Path(options.root)) or [NO_RUNS])]))
     return 0
