@@ -273,7 +273,7 @@ def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pyte
     assert command(["evaluate", "one", "--episodes", "2"]) == 0
     capsys.readouterr()
     assert command([*words, "--clip-range", "0.1"]) == 2
-    assert f"--clip-range is a setting of ppo, taac; this is {name}" in capsys.readouterr().err
+    assert f"--clip-range is a setting of ppo, taac; the algorithm of this run is {name}" in capsys.readouterr().err
     assert command(["train", "--algorithm", name, "--help"]) == 0
     assert "Initial step size; decreases linearly to 0." in capsys.readouterr().out
 
@@ -340,7 +340,7 @@ FIVE = 5
         (f"{__name__}:", "there is no algorithm"),
         (f"{__name__}:FIVE", "is int: expected a class"),
         (f"{__name__}:Bare", "Bare.Config: x must have a default"),
-        (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; call it otherwise"),
+        (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; choose another name"),
         (f"{__name__}:NoDataclass", "NoDataclass.Config is 'hello': expected a dataclass"),
         (f"{__name__}:FewArguments", "FewArguments cannot be made by (config, observation_space"),
         ("os:system", "system cannot be made by (observation_space"),
