@@ -41,6 +41,6 @@ def run(arguments: Sequence[str]) -> int:
     noun = "return" if len(video.evaluation.returns) == 1 else "returns"
     seconds = video.frames / video.fps
     print_wrapped(
-        f"{video.path}: {seconds:.1f} s, {video.frames} frames at {video.fps:g} frames per second; {noun} {returns}"
+        f"{video.path}: {video.frames} frames at {video.fps:g} fps, {seconds:.1f} s; {noun} {returns}"
     )
     return 0
