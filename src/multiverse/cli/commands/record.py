@@ -40,7 +40,5 @@ def run(arguments: Sequence[str]) -> int:
     returns = ", ".join(map(in_digits, video.evaluation.returns))
     noun = "return" if len(video.evaluation.returns) == 1 else "returns"
     seconds = video.frames / video.fps
-    print_wrapped(
-        f"{video.path}: {video.frames} frames at {video.fps:g} fps, {seconds:.1f} s; {noun} {returns}"
-    )
+    print_wrapped(f"{video.path}: {video.frames} frames at {video.fps:g} fps, {seconds:.1f} s; {noun} {returns}")
     return 0
