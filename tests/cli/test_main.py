@@ -54,7 +54,7 @@ def test_help_names_every_command(arguments: list[str], capsys: pytest.CaptureFi
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert all(f"\n  {name} " in out for name in cli.COMMANDS)
-    assert "example" in out
+    assert "example" in out and max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))

@@ -154,7 +154,7 @@ def _help() -> str:
         "Run many reinforcement-learning environments in parallel, and train on them.\n\n"
         f"commands:\n{commands}\n\n"
         "options:\n"
-        "  -h, --help     show this help; `multiverse COMMAND --help` shows that of a command\n"
+        "  -h, --help     show this help; COMMAND --help shows that of a command\n"
         "  -V, --version  show the version\n\n"
         "examples:\n"
         "  multiverse train CartPole-v1\n"

@@ -37,12 +37,14 @@ RUN_HELP = (
     "are resumed."
 )
 COMMAND = (
-    Setting("env", str, "", f"{MOVED_HELP.format('env')} ID or MODULE:NAME."),
-    Setting("algorithm", str, "", f"{MOVED_HELP.format('algorithm')} MODULE:CLASS."),
-    Setting("network", str, "", f"{MOVED_HELP.format('network')} FILE.py:CLASS."),
+    Setting("env", str, "", MOVED_HELP.format("env (ID or MODULE:NAME)")),
+    Setting("algorithm", str, "", MOVED_HELP.format("algorithm (MODULE:CLASS)")),
+    Setting("network", str, "", MOVED_HELP.format("network (FILE.py:CLASS)")),
     Setting("trust", bool, None, TRUST_HELP),
     Setting("tensorboard", bool, None, "Also write metrics for TensorBoard (extra `tensorboard`)."),
-    Setting("without_replay", bool, None, "Start with an empty replay buffer (if it is damaged); not bit-exact."),
+    Setting(
+        "without_replay", bool, None, "Start with an empty replay buffer, if the saved one is damaged; not bit-exact."
+    ),
     Setting(HOLD, bool, None, "With a new budget, keep learning rate, clip range and exploration as they are."),
     Setting("quiet", bool, None, QUIET_HELP),
     Setting("json", bool, None, JSON_HELP),
