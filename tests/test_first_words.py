@@ -151,9 +151,9 @@ def test_an_old_version_of_an_env_is_told_with_what_to_type(
     assert main(["train", "LunarLander-v2"]) == 2
     told = capsys.readouterr().err
     assert "is deprecated. Please use `LunarLander-v3` instead." in told  # Gymnasium's own sentence
-    assert told.endswith("Type: multiverse train LunarLander-v3\n")
+    assert told.endswith("Use: multiverse train LunarLander-v3\n")
     assert train(Path("one"), env="CartPole-v0", env_steps=64) == 0
-    assert "CartPole-v1: multiverse train CartPole-v1\n" in capsys.readouterr().out
+    assert "newer version of this env. To train on it: multiverse train CartPole-v1\n" in capsys.readouterr().out
     assert train(Path("two"), env_steps=64) == 0
     assert "newer version" not in capsys.readouterr().out
 

@@ -69,7 +69,7 @@ def test_what_a_wheel_installs_trains_with_a_preset_and_plays_the_quest(installe
     home = said([str(installed), "-c", "import multiverse; print(multiverse.__file__)"], **where)
     assert home.startswith(str(installed.parents[1]))
     out = said([command, "train", "CartPole-v1", "--env-steps", "256", "--evaluation-episodes", "1"], **where)
-    assert "Settings: the preset for CartPole-v1" in out and "Done: 256 env steps" in out
+    assert "Settings: flags, then the preset for CartPole-v1" in out and "Done: 256 env steps" in out
     quest = "import multiverse as mv\nwith mv.make_vec('multiverse/Quest-v0', 1) as e: print(len(e.reset(seed=0)[0]))"
     assert said([str(installed), "-c", quest], **where) == "1\n"
 

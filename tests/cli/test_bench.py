@@ -68,7 +68,7 @@ def test_the_documents_table_has_its_six_rows(capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert "Simulated Parallelism" in out and "True Parallelism" in out
     units = {"CPU usage": "cores", "Memory usage": "MB", "Speed": "steps/s", "Complexity": "to start"}
-    units |= {"GPU usage": "rows act in", "Rendering": "frames/s"}
+    units |= {"GPU usage": " µs", "Rendering": "frames/s"}
     for feature, unit in units.items():
         (line,) = [line for line in out.splitlines() if feature in line]
         assert line.count(unit) == 2, line
@@ -84,9 +84,10 @@ def test_it_says_which_parallelism_to_use_and_what_is_not_there() -> None:
     slow = Side(100.0, 1.0, 3.0, 0, 0.1, None, 8)
     fast = Side(170.0, 1.9, 23.0, 2, 0.4, None, 4)
     both = Parallelism(slow, fast, {"gpus": 4, "device": "A", "act_us": [9.0, 8.0]})
-    assert both.advice().startswith("Use true parallelism (executor='process'): 1.7 times as fast here, for 20 MB more")
-    assert ("GPU usage", "1 of 4 GPUs: 8 rows act in 9 µs", "2 of 4 GPUs: 4 rows act in 8 µs") in both.rows()
-    assert ("Rendering", "draws no pictures", "draws no pictures") in both.rows()
+    assert "20 MB more memory" in both.advice()
+    assert both.advice().startswith("Use true parallelism (executor='process'): it is 1.7 times as fast here and")
+    assert ("GPU usage", "8 rows in 9 µs (1 of 4 GPUs)", "4 rows in 8 µs (2 of 4 GPUs)") in both.rows()
+    assert ("Rendering", "not supported by the env", "not supported by the env") in both.rows()
     other = Parallelism(fast, slow, None)
     assert other.advice().startswith("Use simulated parallelism (executor='serial'): true parallelism is 0.6 times as")
     assert ("GPU usage", "torch is not installed", "torch is not installed") in other.rows()

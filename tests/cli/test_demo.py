@@ -33,15 +33,15 @@ def test_it_learns_to_balance_and_says_so(
     out = capsys.readouterr().out
     assert "Training 8 × CartPole-v1" in out and "Done (reached a mean return of " in out
     assert f"multiverse evaluate {run}" in out
-    assert f"Its learning curve:\n{run}/plot.png\n" in out and (run / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert f"Learning curve:\n{run}/plot.png\n" in out and (run / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_matplotlib_it_says_how_to_come_by_the_curve(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    demo._draw(Path("runs/a"))
-    told = "Its learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
+    demo._plot(Path("runs/a"))
+    told = "To plot the learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
     assert capsys.readouterr().out == told
 
 
@@ -54,7 +54,14 @@ def test_less_than_promised_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(QUICK) == 0
     captured = capsys.readouterr()
-    for name in ("one bare env in a loop", demo.SYNC, demo.ASYNC, demo.OURS, "the machine's limit", "Chosen here: "):
+    for name in (
+        "one bare env in a loop",
+        demo.SYNC,
+        demo.ASYNC,
+        demo.OURS,
+        "the machine's limit",
+        "Chosen on this machine: ",
+    ):
         assert name in captured.out
     for line in (
         "mv.make_vec",
@@ -104,4 +111,4 @@ def test_ctrl_c_while_gymnasiums_workers_start_is_not_lost(monkeypatch: pytest.M
 
 def test_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rounds", "0"]) == 2
-    assert capsys.readouterr().err == "multiverse demo: --rounds 0: must be more than 0\n"
+    assert capsys.readouterr().err == "multiverse demo: --rounds 0: must be greater than 0\n"

@@ -31,8 +31,9 @@ import multiverse as mv
 from multiverse.algorithms.dqn import DQN
 from multiverse.algorithms.ppo import PPO
 from multiverse.cli.bottleneck import bottleneck
-from multiverse.cli.display import Display, JsonLines, Machine, sparkline, time_bar
+from multiverse.cli.display import Display, Machine, sparkline, time_bar
 from multiverse.cli.main import main
+from multiverse.cli.run_output import JsonLines
 from multiverse.core.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
@@ -297,9 +298,9 @@ def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
         is_initialized=lambda: True, mem_get_info=lambda: (2**30, 3 * 2**30), get_device_name=lambda: "Abacus"
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert Machine().look(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
+    assert Machine().measure(())["GPU"].plain == "Abacus: 2.0 GiB of 3.0 GiB used"
     cuda.is_initialized = lambda: False
-    assert "GPU" not in Machine().look(())
+    assert "GPU" not in Machine().measure(())
 
 
 # -- how often ---------------------------------------------------------------------------------------------------
@@ -438,9 +439,9 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
     ("part", "plan", "told"),
     [
         ("learn", ("process", 2), "Learning takes 70 % of the time: fewer --epochs (4) or a larger --batch-size (256)"),
-        ("step", ("serial", 0), "1 of 4 cores step; --executor process --workers 4 uses all"),
-        ("step", ("process", 2), "2 of 4 cores step; --executor process --workers 4 uses all"),
-        ("step", ("hybrid", 3), "all 4 cores step already; a faster env helps"),
+        ("step", ("serial", 0), "1 of 4 cores are used; --executor process --workers 4 uses all"),
+        ("step", ("process", 2), "2 of 4 cores are used; --executor process --workers 4 uses all"),
+        ("step", ("hybrid", 3), "all 4 cores are used already; a faster env"),
         ("act", ("process", 4), "more --num-envs (8) share a forward pass"),
         ("evaluate", ("process", 4), "a larger --evaluate-every (10,000) or fewer --evaluation-episodes (10)"),
         ("save", ("process", 4), "a larger --checkpoint-every-s (30) saves less often"),
@@ -456,9 +457,9 @@ def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any,
 @pytest.mark.parametrize(
     ("threads", "workers", "more", "advice"),
     [
-        (1, 4, {}, "1 of 4 cores learns; --torch-threads 4 uses more of them"),
+        (1, 4, {}, "it uses 1 of 4 cores; --torch-threads 4 uses more of them"),
         (4, 4, {}, "fewer --epochs (4)"),
-        (1, 2, {"asynchronous": True}, "1 of 4 cores learns; --torch-threads 2 uses more of them"),
+        (1, 2, {"asynchronous": True}, "it uses 1 of 4 cores; --torch-threads 2 uses more of them"),
         (1, 3, {"asynchronous": True}, "fewer --epochs (4)"),
     ],
 )
@@ -497,7 +498,7 @@ def test_header_lines_break_between_words_on_a_terminal(terminal: bool, monkeypa
             return terminal
 
     monkeypatch.setenv("COLUMNS", "40")
-    screen, line = Screen(), "Settings: the preset for CartPole-v1 (`multiverse list presets`), unless given otherwise."
+    screen, line = Screen(), "Settings: flags, then the preset for CartPole-v1 (`multiverse list presets`)."
     LinePrinter(screen).say(line, wrap=True)
     lines = screen.getvalue().splitlines()
     assert " ".join(one.strip() for one in lines) == line and (max(map(len, lines)) < 40) == terminal
@@ -520,7 +521,7 @@ def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, gi
 
 
 def test_one_worker_is_one_worker() -> None:
-    assert " with 1 worker, " in Machine().look((os.getpid(),))["memory"].plain
+    assert " used with 1 worker, " in Machine().measure((os.getpid(),))["memory"].plain
     status = a_status()
     status.clock.updates = status.clock.episodes = 1
     shown = Display(LinePrinter(), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
@@ -530,7 +531,7 @@ def test_one_worker_is_one_worker() -> None:
 def test_few_envs_leave_cores_waiting() -> None:
     config = TrainConfig(env_steps=100_000, num_envs=4)
     told = bottleneck({"step": 1.0}, Plan("process", 4, None, "auto", ""), config, 4)
-    assert "4 envs leave cores waiting; `multiverse tune`" in told
+    assert "4 envs leave cores idle; `multiverse tune`" in told
 
 
 def test_a_course_fits_into_its_width_from_the_lowest_to_the_highest() -> None:

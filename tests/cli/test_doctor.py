@@ -136,12 +136,12 @@ STATES: dict[str, tuple[str, Fake, str, str, str]] = {
     ),
     "no processes": ("start by forkserver", no_processes, "ok", "skipped", ""),
     "no GPU": ("GPU", gpu(False, torch([])), "ok", "no GPU", ""),
-    "no torch": ("GPU", gpu(False, None), "ok", "without torch", ""),
+    "no torch": ("GPU", gpu(False, None), "ok", "torch is not installed", ""),
     "GPU without torch": ("GPU", gpu(True, None), "ok", "torch is not", "pip install torch"),
     "GPU": ("GPU", gpu(True, torch(["H200"], "12.8")), "ok", "H200", ""),
     "Apple": ("GPU", gpu(False, torch([], mps=True)), "ok", "mps", ""),
     "CPU build": ("GPU", gpu(True, torch([])), "warning", "without CUDA", "install torch for CUDA"),
-    "driver too old": ("GPU", gpu(True, torch([], "12.8")), "warning", "sees no GPU", "nvidia-smi"),
+    "driver too old": ("GPU", gpu(True, torch([], "12.8")), "warning", "finds no GPU", "nvidia-smi"),
     "broken torch": ("GPU", gpu(False, BROKEN_TORCH), "warning", "libcudart is missing", "reinstall"),
     "silent torch": ("GPU", gpu(False, ValueError("no answer")), "warning", "no answer", "reinstall"),
 }
@@ -169,7 +169,7 @@ def test_each_bad_state_shows_and_sets_the_exit_code(
     assert main(["doctor"]) == code
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith(f"{status} {name} ") and found in printed and advice in printed
-    assert ("Fix what is marked" in printed) == bool(code)
+    assert ("Fix the problems listed above" in printed) == bool(code)
     assert main(["doctor", "--json"]) == code
     said = json.loads(capsys.readouterr().out)
     assert said["healthy"] is not bool(code)

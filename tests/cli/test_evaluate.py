@@ -58,7 +58,7 @@ def test_default_episodes_are_not_those_that_selected_the_best_checkpoint(
         assert report["returns"] == list(mv.evaluate(name, episodes=5).returns)
         assert report["returns"] == reported("--seed", str(report["seed"]))["returns"]
         assert reported("--seed", str(own))["seed"] == own
-        for words, said in (([], f"(seed {own})"), (["--seed", str(own)], "the best checkpoint was selected")):
+        for words, said in (([], f"evaluations use seed {own}"), (["--seed", str(own)], "checkpoint was selected")):
             assert main(["evaluate", name, "--episodes", "1", *words]) == 0
             assert said in capsys.readouterr().out
 
@@ -81,11 +81,11 @@ def test_of_several_seeds_each_is_told_and_what_they_say_together(
     capsys.readouterr()
     assert main(["evaluate", "runs", "--episodes", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("(")[1].split("/checkpoints")[0] for line in lines[:4:2]] == [
+    assert [line.split("(")[1].split("/checkpoints")[0] for line in lines[:6:3]] == [
         "runs/set/seed-9",
         "runs/set/seed-10",
     ]
-    assert lines[4].startswith("IQM of 2 seeds: ")
+    assert lines[6].startswith("IQM of 2 seeds: ")
     assert main(["evaluate", "runs/set", "--episodes", "2", "--seed", "0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {name: told[name] for name in ("returns", "iqm", "interval")} == {
@@ -105,12 +105,12 @@ def test_seeds_that_have_not_begun_are_left_out_and_told(elsewhere: Path, capsys
         capsys.readouterr()
         assert main(["evaluate", "set", "--episodes", "2", *more]) == 0
         out, error = capsys.readouterr()
-        assert error == "seed 1 has not begun: left out; `multiverse resume set` goes on with it\n"
+        assert error == "seed 1 has not been started and is left out; start it with `multiverse resume set`\n"
         assert [*json.loads(out)["returns"]] == ["0", "2"] if more else "IQM of 2 seeds: " in out
     for seed in (0, 2):
         shutil.rmtree(f"set/seed-{seed}")
     assert main(["evaluate", "set"]) == 2
-    assert "no seed of set has begun: `multiverse resume set` begins them" in capsys.readouterr().err
+    assert "no seed of set has been started; start them with `multiverse resume set`" in capsys.readouterr().err
 
 
 def test_actions_are_drawn_where_that_is_asked_for(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_arguments_of_the_env_go_over_those_of_the_run(elsewhere: Path, capsys: 
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
-        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
+        ("nowhere --episodes 0", "--episodes 0: must be greater than 0"),
         ("nowhere --env-kwargs 3", "expected a JSON object"),
     ],
 )
@@ -163,7 +163,7 @@ def test_against_an_opponent_it_tells_who_won(elsewhere: Path, capsys: pytest.Ca
     assert ", won " not in capsys.readouterr().out
     for opponent in ("random", "two", "tests.training.test_teams:leftmost"):
         assert main(["evaluate", "one", "--episodes", "4", "--opponent", opponent]) == 0
-        told, *sides = capsys.readouterr().out.splitlines()[1:]
+        told, *sides = capsys.readouterr().out.splitlines()[2:]
         assert ", won " in told and f", against {opponent}; from " in told and "player_0" not in told
         assert [line.split(": return")[0] for line in sides] == ["  as player_0", "  as player_1"]
         assert all(", won " in line and "over 2 unseen episodes" in line for line in sides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,13 +12,14 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import multiverse
 from multiverse.cli import main as cli
 from multiverse.cli.main import main
+from multiverse.cli.options import argument, option, parse
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError
 from tests.cli.training_commands import SMALL
 
@@ -52,26 +54,83 @@ def test_help_names_every_command(arguments: list[str], capsys: pytest.CaptureFi
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert all(f"\n  {name} " in out for name in cli.COMMANDS)
-    assert "example" in out
+    assert "example" in out and max(map(len, out.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))
 def test_help_of_every_command_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
-    assert f"\n    multiverse {command}" in out
+    assert f"\n  multiverse {command}" in out
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("typed", "hint"), [("bnech", "`multiverse bench`"), ("Doctor", "doctor"), ("xyz", "demo, ")])
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("bnech", "`multiverse bench`"),
+        ("Doctor", "doctor"),
+        ("xyz", "`multiverse --help` lists all commands"),
+        ("--verison", "`multiverse --version`"),
+    ],
+)
 def test_unknown_command_gets_a_hint(typed: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([typed]) == 2
     assert hint in capsys.readouterr().err
 
 
-def test_unknown_option_gets_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "CartPole-v1", "--exectors", "serial"]) == 2
-    assert "--executors" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("train CartPole-v1 --gama 0.9", "multiverse train: there is no --gama; did you mean --gamma?"),
+        ("bench CartPole-v1 --exectors serial", "multiverse bench: there is no --exectors; did you mean --executors?"),
+        ("list --xyz", "multiverse list: there is no --xyz; `multiverse list --help` lists the options"),
+        (
+            "list netwroks",
+            "multiverse list: WHAT: expected one of {everything}, found 'netwroks'. Did you mean networks?",
+        ),
+        ("bench A --executors x", "multiverse bench: --executors: expected one of {executors}, found 'x'"),
+        ("evaluate a --which first", "multiverse evaluate: --which: expected one of latest, best, found 'first'"),
+        ("check-env A --steps few", "multiverse check-env: --steps: expected a whole number, found 'few'"),
+        ("demo --seconds", "multiverse demo: --seconds: expected one argument"),
+        ("doctor now", "multiverse doctor: unexpected argument 'now'; `multiverse doctor --help` lists the options"),
+        ("bench A B", "multiverse bench: unexpected argument 'B'; `multiverse bench --help` lists the options"),
+        ("replay", "multiverse replay: RUN is missing; for example: `multiverse replay runs/CartPole-v1 --episode 3`"),
+    ],
+)
+def test_mistyped_options_of_all_commands_are_answered_in_one_line(
+    arguments: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    everything = "everything, envs, presets, algorithms, networks, runs"
+    executors = "auto, serial, thread, process, hybrid, ray"
+    assert main(arguments.split()) == 2
+    assert capsys.readouterr() == ("", f"{error.format(everything=everything, executors=executors)}\n")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Options of no command, with a field of each kind."""
+
+    env: str = argument("ENV", "")
+    num_envs: tuple[int, ...] = option((8, 64), "")
+    workers: int | None = option(4, "")
+    seconds: float = option(0.5, "", aliases=("--duration",))
+    which: Literal["latest", "best"] = option("latest", "")
+    train: bool = option(True, "")
+    json: bool = option(False, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ("A", Sample("A")),
+        ("A --num_envs 8 9 --JSON", Sample("A", num_envs=(8, 9), json=True)),
+        ("--workers none A --no-train", Sample("A", workers=None, train=False)),
+        ("A --duration 1e-2 --which=best", Sample("A", seconds=0.01, which="best")),
+    ],
+)
+def test_options_are_read_in_all_their_spellings(arguments: str, options: Sample) -> None:
+    assert parse(Sample, "sample", "", arguments.split()) == options
 
 
 def test_an_error_is_one_line_and_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +170,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_looking_for_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from multiverse.cli.main import main; main(['--help']);"
-        "print([m for m in ('numpy', 'gymnasium', 'tyro', 'rich', 'psutil', 'torch') if m in sys.modules])"
+        "print([m for m in ('numpy', 'gymnasium', 'rich', 'psutil', 'torch') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")

@@ -94,7 +94,7 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
     assert again.mean_return == run.summary["evaluation"]["mean_return"]
     assert command(["evaluate", "one", "--episodes", "1"]) == 0
     assert command(["replay", "one", "--episode", "0"]) == 0
-    assert "The same return and length" in capsys.readouterr().out
+    assert "The return and the length are the same" in capsys.readouterr().out
     assert command(["resume", "one"]) == 2
     told = "pass it again, algorithm=Scripted (in a shell: --algorithm FILE.py:CLASS)"
     assert told in capsys.readouterr().err
@@ -273,7 +273,7 @@ def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pyte
     assert command(["evaluate", "one", "--episodes", "2"]) == 0
     capsys.readouterr()
     assert command([*words, "--clip-range", "0.1"]) == 2
-    assert f"--clip-range is a setting of ppo, taac; this is {name}" in capsys.readouterr().err
+    assert f"--clip-range is a setting of ppo, taac; the algorithm of this run is {name}" in capsys.readouterr().err
     assert command(["train", "--algorithm", name, "--help"]) == 0
     assert "Initial step size; decreases linearly to 0." in capsys.readouterr().out
 
@@ -340,7 +340,7 @@ FIVE = 5
         (f"{__name__}:", "there is no algorithm"),
         (f"{__name__}:FIVE", "is int: expected a class"),
         (f"{__name__}:Bare", "Bare.Config: x must have a default"),
-        (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; call it otherwise"),
+        (f"{__name__}:Taken", "Taken.Config: seed is a setting of every run; choose another name"),
         (f"{__name__}:NoDataclass", "NoDataclass.Config is 'hello': expected a dataclass"),
         (f"{__name__}:FewArguments", "FewArguments cannot be created with (config, observation_space"),
         ("os:system", "system cannot be created with (observation_space"),

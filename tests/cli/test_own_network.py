@@ -124,7 +124,7 @@ def test_names_of_sb3_are_understood(home: Path) -> None:
         (["--network", "net_of_mine.py:Other"], "has no attribute 'Other'"),
         (["--network", NAME, "--network-kwargs", "5"], "--network-kwargs"),
         (["--network", NAME, "--network-kwargs", '{"height": 5}'], "unexpected keyword argument 'height'"),
-        (["--network-kwargs", '{"width": 5}'], "no network is given that takes them"),
+        (["--network-kwargs", '{"width": 5}'], "these are arguments of a network; pass network too"),
         (["--network", NAME, "--algorithm", "taac"], "network=Mine: taac does not take a network"),
     ],
 )

@@ -237,13 +237,13 @@ def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixtur
     for number in range(20):
         write_run(Path(f"r/env-{number}"), env=f"env-{number}")
     assert main(["plot", "r"]) == 2
-    assert "the runs are of 22 envs, and a picture shows 16 at most: name fewer" in capsys.readouterr().err
+    assert "the runs have 22 different envs, but a figure shows at most 16; name fewer runs" in capsys.readouterr().err
 
 
 def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
     (write_run(Path("a")) / "metrics.jsonl").write_text("")
     assert main(["plot", "a"]) == 0 and main(["report", "a"]) == 0
-    assert "no run here has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
+    assert "no run has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
 
 
 def dark_pixels(whole: Any) -> int:
@@ -291,15 +291,15 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("plot", "no run is named"),
+        ("plot", "RUN is missing; for example: `multiverse plot runs/CartPole-v1`"),
         ("plot nowhere", "nowhere: there is no such directory"),
-        ("plot a --metrics entorpy", "no run here has the metric entorpy; nearest are entropy"),
-        ("plot a --metrics zzz", "no run here has the metric zzz; there are "),
+        ("plot a --metrics entorpy", "no run has the metric entorpy; did you mean entropy?"),
+        ("plot a --metrics zzz", "no run has the metric zzz; the metrics are "),
         ("plot a --out curves.gif", "--out curves.gif: expected a folder, or a file that ends in png, svg, pdf, html"),
         ("report a --out report.png", "expected a folder, or a file that ends in html"),
         ("plot a --out a/config.yaml/", "cannot be written"),
-        ("compare a", "name a second run, or a directory with several: a has runs of one kind only"),
-        ("compare", "compare needs two kinds of runs: name a second run"),
+        ("compare a", "a: expected runs with different settings, but all have the same settings ("),
+        ("compare", "RUN is missing; for example: `multiverse compare runs/"),
         ("replay a --episode -1", "episode=-1: expected 0 or more"),
         ("replay a", "this run has no checkpoint"),
     ],
@@ -413,7 +413,7 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
     assert told[1] == told[2] and told[0]["digest"] != told[1]["digest"]
     assert main(["replay", "a", "--episode", "2", "--video"]) == 0
     said = capsys.readouterr().out
-    assert told[1]["digest"] in said and "The same return and length" in said
+    assert told[1]["digest"] in said and "The return and the length are the same" in said
     (video,) = Path("a/videos").iterdir()
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
@@ -467,7 +467,7 @@ def test_an_episode_that_does_not_come_again_is_told(elsewhere: Path, capsys: py
     assert train(Path("a"), env="tests.cli.test_pictures:Restless") == 0
     capsys.readouterr()
     assert main(["replay", "a"]) == 1
-    assert "Not the same: the run's evaluation had return" in capsys.readouterr().out
+    assert "Not the same: in the run's evaluation the return was" in capsys.readouterr().out
 
 
 # -- as tables ---------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def space(text: str, algorithm: str = "ppo") -> Space:
 # -- what is tried -----------------------------------------------------------------------------------------------
 def test_ranges_lists_and_the_usual() -> None:
     found = space("lr=1e-5..1e-2, Batch-Size=32|64|128, epochs=2..8, gamma, activation, normalize_rewards, n_envs")
-    assert found.tried == {
+    assert found.dimensions == {
         "learning_rate": Range(1e-5, 1e-2, whole=False),
         "batch_size": Choice(("32", "64", "128")),
         "epochs": Range(2, 8, whole=True),
@@ -54,15 +54,15 @@ def test_ranges_lists_and_the_usual() -> None:
         "num_envs": Choice(("1", "2", "4", "8", "16", "32")),
     }
     assert Range(1e-5, 1e-2, False).log and not Range(0.2, 1.0, False).log and not Range(0.0, 1.0, False).log
-    assert space("steps_per_env").tried != space("steps_per_env", "dqn").tried
+    assert space("steps_per_env").dimensions != space("steps_per_env", "dqn").dimensions
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "discrete_sac", "dqn"])
 def test_every_usual_range_is_one_that_the_algorithm_takes(algorithm: str) -> None:
-    from multiverse.cli.search import TRIED
+    from multiverse.cli.search import DEFAULT_VALUES
 
-    found = space(",".join(["steps_per_env", *(name for name in TRIED if _has(algorithm, name))]), algorithm)
-    assert len(found.tried) > 6
+    found = space(",".join(["steps_per_env", *(name for name in DEFAULT_VALUES if _has(algorithm, name))]), algorithm)
+    assert len(found.dimensions) > 6
 
 
 def _has(algorithm: str, name: str) -> bool:
@@ -89,16 +89,16 @@ def test_what_was_drawn_is_what_a_config_takes() -> None:
     [
         ("learnin_rate", r"ppo has no such setting\. Did you mean learning_rate\?"),
         ("tau", "ppo has no such setting"),
-        ("seed", "--search seed: it does not change what an algorithm learns from, or how"),
-        ("filters", r"--search filters has no usual range: filters=LOW\.\.HIGH, or A\|B\|C"),
+        ("seed", "--search seed: only settings of ppo and num_envs can be searched"),
+        ("filters", r"--search filters has no default values: pass filters=LOW\.\.HIGH or =A\|B\|C"),
         ("lr=1..", "'' is not a number"),
-        ("lr=2..1", "the first must be below the second"),
+        ("lr=2..1", "the start of the range must be below its end"),
         ("lr=0..1", "learning_rate=0.0: expected more than 0"),
         ("activation=1..2", "activation is not a number"),
         ("activation=tanh|relo", "expected one of tanh, relu, found 'relo'. Did you mean relu"),
         ("lr=1e-3", "at least two values"),
         ("lr,learning_rate", "--search learning_rate: the setting is named twice"),
-        ("normalize_rewards=yes|no", "it is true or false"),
+        ("normalize_rewards=yes|no", "normalize_rewards is true or false"),
         ("", "--search needs settings"),
     ],
 )
@@ -114,7 +114,7 @@ ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.
     ("typed", "told"),
     [
         ("tune CartPole-v1 --search lr --pruner best", "--pruner best: expected one of median, halving, none"),
-        ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be more than 0"),
+        ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be greater than 0"),
         ("tune CartPol-v1 --search lr", "did you mean CartPole-v1?"),
         ("tune CartPole-v1 --search lr --trails 3", "there is no --trails; did you mean --trials?"),
         ("tune CartPole-v1 --search lr --run-dir file", "file cannot be the directory of a search"),
@@ -233,7 +233,7 @@ def test_a_search_in_which_every_trial_fails_ends(elsewhere: Path, capsys: pytes
     Path("broken.py").write_text("def make():\n    raise OSError('no such cartridge')\n")
     assert main(["tune", "broken.py:make", "--search", "lr", *FLAGS.split(), "--run-dir", "s"]) == 2
     error = capsys.readouterr().err
-    assert error.count(": failed: ") >= 3 and "no trial can be run: " in error and "no such cartridge" in error
+    assert error.count(": failed: ") >= 3 and " trials failed: " in error and "no such cartridge" in error
     assert len(opened(Path("s")).trials) < 8
 
 
@@ -260,7 +260,7 @@ def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsew
     code, error = interrupted(words, number)
     if number != signal.SIGKILL:
         assert code == {signal.SIGINT: 130, signal.SIGUSR1: 138}[number]
-        assert error.endswith("Interrupted. The same command resumes the search; results so far: s\n")
+        assert error.endswith("Interrupted. The same command resumes the search. Results so far: s\n")
         assert read_summary(Path("s/trial-0"))["finished"] is False
     assert [trial.state.name for trial in opened(Path("s")).trials] == ["RUNNING"]
     assert main(words) == 0

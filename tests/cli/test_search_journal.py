@@ -109,7 +109,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut_in_the_middle": (_replace_line(4, lambda line: line[:20]), "study.journal, line 4: it is not JSON"),
     "lines_lost": (
         lambda path: [_replace_line(number, lambda line: b"")(path) for number in range(8, 2, -1)],
-        "study.journal does not have trial . as search.json",
+        "study.journal lacks trial . as it is in search.json",
     ),
     "directory": (_directory, "study.journal cannot be used: Is a directory. Restore the file"),
     "link": (_link, "study.journal cannot be used: it is a symbolic link, which is not followed"),
@@ -184,9 +184,9 @@ def test_a_trial_whose_settings_were_not_all_drawn_fails_and_another_is_drawn(tm
 
     def end(number: int, why: str | None) -> None:
         ended.append((number, why))
-        again._judge(number, why)
+        again._record(number, why)
 
     number, order = next(again._orders(again.config, 2, end))
     assert number == 1 and order["config"]["ppo"]["gamma"] in (0.9, 0.99)
-    assert ended == [(0, "the search was ended while the settings of this trial were drawn")]
+    assert ended == [(0, "the search was killed while the settings of this trial were drawn")]
     assert [trial.state for trial in again.trials] == ["failed", "running"]

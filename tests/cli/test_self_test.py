@@ -36,15 +36,15 @@ def test_it_passes_in_a_fresh_process() -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.partition("Self-test")[2].splitlines()]
-    expected = ["serial, as Gymnasium's SyncVectorEnv"]
-    expected += [f"{name}, as serial" for name in self_test.contenders()] + ["nothing left behind"]
+    expected = ["serial equals SyncVectorEnv"]
+    expected += [f"{name} equals serial" for name in self_test.contenders()] + ["nothing left behind"]
     for line, name in zip(lines[1:], expected, strict=False):
         assert line.startswith(f"ok {name}") and line.endswith(" s")
     assert "multiverse works on this machine." in done.stdout
 
 
 def test_it_covers_every_executor_and_start_method() -> None:
-    methods = ["process by forkserver", "process by fork", "process by spawn"]
+    methods = ["process (forkserver)", "process (fork)", "process (spawn)"]
     assert list(self_test.contenders()) == ["thread", *methods, "hybrid"]
 
 
@@ -84,7 +84,7 @@ def test_one_wrong_bit_fails_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(self_test, "contenders", lambda: {"hybrid": OneBitOff})
     assert main(["doctor", "--self-test"]) == 1
     out = capsys.readouterr().out
-    assert "observations differ at step 100" in out and "Fix what is marked above" in out
+    assert "observations differ at step 100" in out and "Fix the problems listed above" in out
 
 
 @pytest.mark.usefixtures("quick_checks")
@@ -125,7 +125,7 @@ def leaked_thread() -> Iterator[None]:
     ("leak", "words"), [(leaked_process, "processes ["), (leaked_file, "2 open files"), (leaked_thread, "forgotten")]
 )
 def test_a_leak_is_found_and_named(leak: Any, words: str) -> None:
-    before = self_test.Held.now()
+    before = self_test.Resources.now()
     assert self_test.left_behind(before) == ""
     leaking = leak()
     next(leaking)

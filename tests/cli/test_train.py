@@ -217,12 +217,12 @@ FILES = {
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("", "which env?"),
+        ("", "ENV is missing; for example: `multiverse train CartPole-v1`"),
         ("CartPoel-v1", "did you mean CartPole-v1?"),
         ("cartpole", "did you mean CartPole-v1?"),
         ("pendulum_v1.py", "env='pendulum_v1.py' names a file, not an env in it. It cannot be read"),
         ("no_such_module:make", "no_such_module"),
-        ("CartPole-v1 Pendulum-v1", "one env at a time"),
+        ("CartPole-v1 Pendulum-v1", "expected one ENV, got 2: CartPole-v1, Pendulum-v1"),
         ("CartPole-v1 --learnin-rate 3", "did you mean --learning-rate?"),
         (
             "CartPole-v1 --buffer-size=10",
@@ -254,13 +254,13 @@ FILES = {
         ("CartPole-v1 --executor proces", "Did you mean process?"),
         ("CartPole-v1 --normalize-rewards=3", "--normalize-rewards: ignored explicit argument"),
         ("CartPole-v1 --env-kwargs nothing", "is not JSON"),
-        ("CartPole-v1 --seeds 0", "--seeds 0: must be more than 0"),
+        ("CartPole-v1 --seeds 0", "--seeds 0: must be greater than 0"),
         ("CartPole-v1 --seeds nan", "--seeds: expected a whole number, found 'nan'"),
         ("CartPole-v1 --seeds abc", "--seeds: expected a whole number, found 'abc'"),
         ("CartPole-v1 --seeds=", "--seeds: expected a whole number, found nothing"),
         ("CartPole-v1 --seeds 1000000000", "seeds=1000000000: expected 1 to 10,000"),
         ("CartPole-v1 --preset CartPol-v1", "Did you mean CartPole-v1?"),
-        ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset, or --preset CartPole-v1?"),
+        ("CartPole-v1 --preset CartPole-v1 --no-preset", "--no-preset and --preset CartPole-v1 cannot be used"),
         ("CartPole-v1 --init-from nowhere", "nowhere: there is no such directory"),
         ("--config nothing.yaml", "nothing.yaml: cannot be read"),
         (
@@ -335,7 +335,7 @@ def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
     assert path.name.startswith("ppo-4-")
     for told in (
         "Training ppo on CartPole-v1: 2 envs, 128 env steps, seed 4.",
-        "Settings: the preset for CartPole-v1",
+        "Settings: flags, then the preset for CartPole-v1",
         f"Run: {path}",
         "Envs: serial",
         "    128 env steps | evaluation: return ",
@@ -352,7 +352,7 @@ def test_a_config_file_is_named_where_settings_come_from(elsewhere: Path, capsys
     Path("mine.yaml").write_text("env: CartPole-v1\n")
     words = [word for word in SMALL if word != "--no-preset"]
     assert main(["train", "--config", "mine.yaml", *words, "--env-steps", "64"]) == 0
-    told = "Settings: those of mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`), unless given"
+    told = "Settings: flags, then mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`)."
     assert told in capsys.readouterr().out
 
 
@@ -384,7 +384,7 @@ def test_as_many_envs_as_pay_are_told(
     monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
     assert train(Path("one"), "--num-envs", "auto", env_steps=64 * 16) == 0
     out = capsys.readouterr().out
-    assert "as many envs as pay" in out
+    assert "num_envs chosen automatically" in out
     first = json.loads(Path("one", scaling.FILE).read_text().splitlines()[0])
     steps, count = first["env_steps"], first["num_envs"]
     assert first["tried"] == 8 and count in (4, 16)

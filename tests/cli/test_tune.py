@@ -87,7 +87,8 @@ def test_a_machine_that_gets_busy_meanwhile_misleads_nobody() -> None:
     assert search.rates[Way("serial", 0, 8)] > search.rates[Way("hybrid", 1, 8)]
     assert found == Way("hybrid", 1, 8)
     told, written = sentence(search, found), plan_file(search, found, {})
-    assert told == "hybrid, 1 worker, 8 envs: 86 env steps/s, 1.15 × the best of the others (serial, 8 envs)."
+    other = "1.15 × as fast as the best other executor (serial, 8 envs)"
+    assert told == f"hybrid, 1 worker, 8 envs: 86 env steps/s, {other}"
     assert (written["env_steps_per_s"], written["why"]) == (86.25, f"tune: {told}")
     shares = {one["executor"]: one.get("in_turn") for one in written["tried"]}
     assert shares == {"serial": 100 / 115, "thread": None, "process": None, "hybrid": 1.0}
@@ -121,7 +122,7 @@ def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
 
     search, found = searched(measure, 2)
     assert str(found) == "serial, 8 envs" and len(search.failures) > 3
-    assert sentence(search, found).startswith("serial, 8 envs: 800 env steps/s; twice as many envs lose 100 %")
+    assert sentence(search, found).startswith("serial, 8 envs: 800 env steps/s; twice as many envs are 100 % slower")
     with pytest.raises(PreflightError, match="no room"):
         Search(measure, 2, lambda line: None).best(["process"], None, None)
 
@@ -129,7 +130,8 @@ def test_a_way_that_fails_is_left_out_and_none_is_an_error() -> None:
 def test_the_sentence_says_what_more_would_bring() -> None:
     search, found = searched(machine(5e-3, 1e-6, 4), 4)
     told = sentence(search, found)
-    assert told.startswith(f"{found}: ") and " × the best of the others (" in told and "; twice as many envs " in told
+    assert told.startswith(f"{found}: ") and " × as fast as the best other executor (" in told
+    assert "; twice as many envs are " in told
 
 
 def test_rollouts_are_short_and_collected_as_in_training() -> None:
@@ -147,8 +149,8 @@ def test_the_plan_is_taken_by_make_vec_and_by_train(
     words = ["--executors", "serial", "thread", "--num-envs", "4", "--seconds", "0.01", "--rounds", "1"]
     assert main(["tune", "CartPole-v1", "--algorithm", algorithm, *words, "--exhaustive"]) == 0
     told = capsys.readouterr()
-    assert "4 envs: " in told.out and "Use it: multiverse train CartPole-v1 --plan plan.json" in told.out
-    assert "Of every combination the best is " in told.out and "plan.json" in told.err
+    assert "4 envs: " in told.out and "To use the plan: multiverse train CartPole-v1 --plan plan.json" in told.out
+    assert "Best of all combinations: " in told.out and "plan.json" in told.err
     plan = json.loads(Path("plan.json").read_text())
     assert plan["collected"] == {"ppo": "where the envs run", "random": "in lock-step"}[algorithm]
     assert plan["num_envs"] == 4 and plan["executor"] in ("serial", "thread") and plan["algorithm"] == algorithm
@@ -161,7 +163,7 @@ def test_the_plan_is_taken_by_make_vec_and_by_train(
         assert envs.num_envs == 6
     assert main(["train", "CartPole-v1", "--run-dir", "a", "--plan", "plan.json", "--env-steps", "128"]) == 0
     out = capsys.readouterr().out
-    assert f"Envs: {plan['executor']}" in out and "Plan: plan.json says how many envs, and where they run" in out
+    assert f"Envs: {plan['executor']}" in out and "Plan: plan.json sets the executor and the numbers of envs and" in out
 
 
 @pytest.mark.parametrize("busy", [True, False])
@@ -169,16 +171,16 @@ def test_what_a_plan_is_worth_is_said(
     busy: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.cli.comparison.BUSY_ABOVE", -math.inf if busy else math.inf)
-    monkeypatch.setattr("multiverse.cli.commands.tune.MOST_ENVS", 4)
+    monkeypatch.setattr("multiverse.cli.commands.tune.MAX_ENVS", 4)
     words = ["tune", "CartPole-v1", "--executors", "serial", "--seconds", "0.01", "--rounds", "1"]
     assert main(words) == 0
     told = capsys.readouterr()
     assert ("Other programs are using this machine" in told.out) is busy
     assert ("Other programs are using this machine" in told.err) is busy
     assert json.loads(Path("plan.json").read_text())["machine_is_busy"] is busy
-    assert "also changes what a run learns" in told.out
+    assert "also affects what a run learns" in told.out
     assert main([*words, "--num-envs", "4"]) == 0
-    assert "also changes what a run learns" not in capsys.readouterr().out
+    assert "also affects what a run learns" not in capsys.readouterr().out
 
 
 def write_plan(**more: Any) -> None:
@@ -299,7 +301,7 @@ def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixt
     [
         ("tune Nowhere-v7", "Nowhere"),
         ("tune CartPole-v1 --executors magic", "--executors magic: expected some of serial, thread, process, hybrid"),
-        ("tune CartPole-v1 --seconds 0", "--seconds 0: must be more than 0"),
+        ("tune CartPole-v1 --seconds 0", "--seconds 0: must be greater than 0"),
         ("tune CartPole-v1 --algorithm nothing", "nothing"),
     ],
 )

@@ -186,7 +186,7 @@ def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
     about, frames = frames_of(video)
     assert about["size"] == (600, 400) and about["fps"] == 50 and len(frames) == sum(evaluation.lengths) + 2
     returns = ", ".join(f"{one:.1f}" for one in evaluation.returns)
-    assert capsys.readouterr().out.startswith(f"{video}: {len(frames)} frames at 50 a second, ")
+    assert capsys.readouterr().out.startswith(f"{video}: {len(frames)} frames at 50 fps, ")
     assert main(["record", str(run.path), "--out", str(tmp_path / "film.mp4"), "--fps", "25", "--seed", "4"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{tmp_path / 'film.mp4'}: ") and out.endswith(f"return {returns.split(', ')[0]}\n")
@@ -205,8 +205,8 @@ def test_the_command_records_games_against_somebody(tmp_path: Path, capsys: pyte
     ("typed", "told"),
     [
         ("nowhere", "nowhere: there is no such directory"),
-        ("nowhere --episodes 0", "--episodes 0: must be more than 0"),
-        ("nowhere --fps -1", "--fps -1: must be more than 0"),
+        ("nowhere --episodes 0", "--episodes 0: must be greater than 0"),
+        ("nowhere --fps -1", "--fps -1: must be greater than 0"),
     ],
 )
 def test_bad_input_is_one_sentence(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

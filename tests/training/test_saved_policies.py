@@ -213,7 +213,7 @@ def test_class_of_a_script_is_named_at_the_start_and_asked_for_when_the_run_is_l
         assert command(words) == 2
         capsys.readouterr()
         assert command([*words, "--algorithm", name]) == 0
-        assert "The same return" in (said := capsys.readouterr().out) or f"return {expected:.1f}" in said
+        assert "and the length are the same" in (said := capsys.readouterr().out) or f"return {expected:.1f}" in said
 
 
 @pytest.mark.fault("E7")

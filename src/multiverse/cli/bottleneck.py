@@ -27,8 +27,8 @@ CHEAPER = {
     "batch_size": "a larger --batch-size",
     "hidden_sizes": "smaller --hidden-sizes",
 }
-"""Settings that make an update shorter, at some cost; the first ones that the algorithm has are named."""
-TOLD = 2
+"""Settings that make an update shorter, at some cost; the first ones that the algorithm has are suggested."""
+MAX_SUGGESTIONS = 2
 
 
 def bottleneck(
@@ -36,7 +36,7 @@ def bottleneck(
 ) -> str:
     """Return 'Learning takes 51 % of the time: fewer --epochs (20) or a larger --batch-size (256) would shorten it.'
 
-    `torch_on_cpu`: whether the networks learn in torch on the CPU, where using idle cores comes first.
+    `torch_on_cpu`: whether the networks learn in torch on the CPU, where idle cores are the first thing to use.
     """
     part = max(shares, key=lambda one: shares[one])
     remedy = _remedy(part, plan, config, cores, torch_on_cpu)
@@ -49,11 +49,9 @@ def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int, torch_on_cpu
     if part == "act":
         return f"more --num-envs ({config.num_envs}) share a forward pass, smaller --hidden-sizes make it cheaper"
     if part == "learn":
-        free = (
-            cores - plan.workers if config.asynchronous else cores
-        )  # otherwise workers are idle while the networks learn
+        free = cores - plan.workers if config.asynchronous else cores  # without `asynchronous`, workers are idle now
         if torch_on_cpu and config.torch_threads < free:
-            return f"{config.torch_threads} of {cores} cores learns; --torch-threads {free} uses more of them"
+            return f"it uses {config.torch_threads} of {cores} cores; --torch-threads {free} uses more of them"
         return f"{_cheaper(config.settings)} would shorten it"
     if part == "evaluate":
         every = config.steps_between_evaluations
@@ -62,7 +60,7 @@ def _remedy(part: str, plan: Plan, config: TrainConfig, cores: int, torch_on_cpu
         )
     if part == "save":
         return f"a larger --checkpoint-every-s ({config.checkpoint_every_s:g}) saves less often"
-    return "a larger --log-every writes fewer metrics, and hooks may be to blame"
+    return "a larger --log-every writes fewer metrics; hooks may also take time"
 
 
 def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
@@ -70,27 +68,27 @@ def _more_workers(plan: Plan, config: TrainConfig, cores: int) -> str:
     envs = 2 * cores if config.num_envs == "auto" else config.num_envs
     if busy < min(cores, envs):
         named = IN_PROCESSES if plan.executor == IN_CALLER else plan.executor
-        return f"{busy} of {cores} cores step; --executor {named} --workers {min(cores, envs)} uses all"
+        return f"{busy} of {cores} cores are used; --executor {named} --workers {min(cores, envs)} uses all of them"
     if envs < 2 * cores:
-        return f"{envs} envs leave cores waiting; `multiverse tune` finds how many --num-envs pay"
-    return f"all {cores} cores step already; a faster env helps, or a machine with more cores"
+        return f"{envs} envs leave cores idle; `multiverse tune` finds the best --num-envs"
+    return f"all {cores} cores are used already; a faster env or a machine with more cores would help"
 
 
 def _cheaper(settings: Any) -> str:
     without = set[str]()
     if hasattr(settings, "updates_per_step"):
-        without.add("batch_size")  # every gradient step draws a batch: a larger one costs more
+        without.add("batch_size")  # with replay, a larger batch costs more
         without.add(
             "updates_per_step" if getattr(settings, "gradient_steps", 0) else "gradient_steps"
-        )  # one goes before the other
+        )  # the unused one
     if not (hasattr(settings, "updates_per_step") and getattr(settings, "memory", None)):
         without |= {"sequence_length", "sequences"}
-    found = [
+    suggestions = [
         f"{words} ({_value(getattr(settings, name))})"
         for name, words in CHEAPER.items()
         if hasattr(settings, name) and name not in without
     ]
-    return " or ".join(found[:TOLD]) or "a cheaper update"
+    return " or ".join(suggestions[:MAX_SUGGESTIONS]) or "a cheaper update"
 
 
 def _value(value: Any) -> str:

@@ -1,7 +1,6 @@
-"""Measurements that are compared: vector envs beside a plain loop and the limit of the machine, and envs in one process
-beside envs in several.
+"""Comparisons of speed: vector envs with a plain loop and the machine's limit, and one process with several processes.
 
-What is compared is measured in turn, round after round; the results are medians over the rounds.
+All contenders are measured in turn, round after round; the results are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Plan
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
 
 BUSY_ABOVE = 0.1
-"""Share of its time that a bare loop waits for a core on a busy machine; on an idle one it hardly waits."""
+"""Share of its time that a bare loop waits for a core, above which the machine is busy; it is near 0 if it is idle."""
 SIMULATED, TRUE = IN_CALLER, IN_PROCESSES
-WORTH_IT = 1.1
-"""Speed-up from which on more processes are worth having."""
+MIN_SPEED_UP = 1.1
+"""Speed-up from which several processes are recommended."""
 RGB_ARRAY = "rgb_array"
 
 Make = Callable[[], AnyVectorEnv]
@@ -39,25 +38,25 @@ Make = Callable[[], AnyVectorEnv]
 
 @contextlib.contextmanager
 def started(make: Make) -> Iterator[tuple[Any, float, set[int]]]:
-    """Yield a vector env, the seconds that it took to start, and the processes that it started; then close it."""
+    """Yield a vector env, the seconds that its start took, and the processes that it started; then close it."""
     before = descendants()
-    begun = time.perf_counter()
+    started_at = time.perf_counter()
     envs = make()
-    start_up_s = time.perf_counter() - begun
+    start_up_s = time.perf_counter() - started_at
     with contextlib.closing(envs):
         yield envs, start_up_s, descendants() - before
 
 
-# -- any vector envs -----------------------------------------------------------------------------------------------
+# -- vector envs ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Measurements of one contender in one round."""
 
     steps_per_s: float
     start_up_s: float
-    processes: int  # that it started
-    mb_per_process: float | None  # private; None without processes, or where it cannot be read
-    plan: Plan | None  # of our own vector envs
+    processes: int  # number of processes that it started
+    mb_per_process: float | None  # private memory; None without processes, or if it cannot be read
+    plan: Plan | None  # only for vector envs of multiverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,13 @@ class Round:
 
     limit_steps_per_s: float
     plain_steps_per_s: float
-    waited_share: float | None = None  # of the loops that measure the limit
+    waited_share: float | None = None  # share of their time that the loops of the limit waited for a core
     readings: dict[str, Reading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One contender over all rounds: medians, where ratios are those of measurements of the same round."""
+    """One contender over all rounds: medians; ratios are computed within a round."""
 
     steps_per_s: float
     of_the_limit: float
@@ -80,12 +79,12 @@ class Result:
     start_up_s: float
     processes: int
     mb_per_process: float | None
-    plans: tuple[Plan, ...]  # of each round, if the vector env is ours: `auto` may decide differently
+    plans: tuple[Plan, ...]  # of each round (`auto` may decide differently); empty for other libraries
     steps_per_s_by_round: tuple[float, ...]
 
 
 class Comparison:
-    """Contenders beside the plain loop and the limit of the machine, measured in turn, round after round."""
+    """Contenders, the plain loop and the machine's limit, measured in turn, round after round."""
 
     def __init__(self, loops: BareLoops, contenders: Mapping[str, Make]) -> None:
         self.rounds: list[Round] = []
@@ -94,7 +93,8 @@ class Comparison:
         self._loops, self._contenders = loops, contenders
 
     def run_round(self, seconds: float, report: Callable[[str], None]) -> None:
-        """Measure everything once, with each contender made anew; `report` is told what comes next.
+        """Measure everything once, with a new vector env of each contender; `report` gets the name of each measurement
+        before it begins.
 
         A contender that fails does not stop the others, and is left out of later rounds.
         """
@@ -112,24 +112,24 @@ class Comparison:
         self.rounds.append(measured)
 
     def median(self, value: Callable[[Round], float]) -> float:
-        """Return the median over the rounds of what `value` makes of each."""
-        return statistics.median(value(one) for one in self.rounds)
+        """Return the median of `value(round)` over the rounds."""
+        return statistics.median(map(value, self.rounds))
 
     @property
     def machine_is_busy(self) -> bool:
-        """Whether other programs used the cores too, so that the figures say little about the envs."""
-        return max(one.waited_share or 0.0 for one in self.rounds) > BUSY_ABOVE
+        """Whether other programs used the cores, which makes the figures unreliable."""
+        return max(measured.waited_share or 0.0 for measured in self.rounds) > BUSY_ABOVE
 
     def result(self, name: str) -> Result | MultiverseError:
         """Return the result of a contender, or the error with which it failed."""
         if name in self.failures:
             return self.failures[name]
-        readings = [one.readings[name] for one in self.rounds]
+        readings = [measured.readings[name] for measured in self.rounds]
         memory = [r.mb_per_process for r in readings if r.mb_per_process is not None]
         return Result(
             steps_per_s=statistics.median(r.steps_per_s for r in readings),
-            of_the_limit=self.median(lambda one: one.readings[name].steps_per_s / one.limit_steps_per_s),
-            times_plain_loop=self.median(lambda one: one.readings[name].steps_per_s / one.plain_steps_per_s),
+            of_the_limit=self.median(lambda r: r.readings[name].steps_per_s / r.limit_steps_per_s),
+            times_plain_loop=self.median(lambda r: r.readings[name].steps_per_s / r.plain_steps_per_s),
             start_up_s=statistics.median(r.start_up_s for r in readings),
             processes=readings[-1].processes,
             mb_per_process=statistics.median(memory) if memory else None,
@@ -139,7 +139,7 @@ class Comparison:
 
 
 def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, seconds: float) -> Comparison:
-    """Measure every contender beside the bare loops of `recipe`, with progress on standard error."""
+    """Measure all contenders and the bare loops of `recipe`, with progress on standard error."""
     others = counted(len(contenders), "contender")
     with Progress(rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
         comparison = Comparison(loops, contenders)
@@ -151,12 +151,12 @@ def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, second
 
 
 def machine_is_busy(recipe: Recipe, seconds: float) -> bool:
-    """Return whether bare loops of this env, one on each core, have to wait for a core."""
+    """Return whether bare loops of this env, one for each core, have to wait for a core."""
     try:
         with BareLoops(recipe) as loops:
             loops.machine_limit(seconds)
             return (loops.waited_share or 0.0) > BUSY_ABOVE
-    except MultiverseError:  # the env does not run in processes, which is reported where it is measured
+    except MultiverseError:  # the env does not run in processes; its measurement reports that
         return False
 
 
@@ -173,7 +173,7 @@ def _mean_private_mb(pids: Iterable[int]) -> float | None:
         return None
 
 
-# -- one process, or several ---------------------------------------------------------------------------------------
+# -- one process and several --------------------------------------------------------------------------------------
 _TORCH_ACTS = """
 import json, sys, time, torch
 size, repeats, *rows = map(int, sys.argv[1:])
@@ -197,30 +197,30 @@ for count in rows:
 name = torch.cuda.get_device_name(0) if gpus else "CPU"
 print(json.dumps({"gpus": gpus, "device": name, "act_us": took}))
 """
-"""Measures how long torch takes to act for so many rows, with the way to the device and back."""
+"""Program that measures how long torch takes to compute actions for each number of rows, with all transfers."""
 ACT_REPEATS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two sides over all rounds: medians."""
+    """Measurements of one of the two sides; over all rounds, medians."""
 
     steps_per_s: float
     cores_busy: float
-    memory_mb: float  # private memory of the workers, and what the caller needs in addition
-    processes: int  # beside the caller
+    memory_mb: float  # private memory of the workers, and the additional memory of the caller
+    processes: int  # number of worker processes
     start_up_s: float
-    frames_per_s: float | None  # None: the env draws no pictures
-    rows: int  # for which a process acts at once
+    frames_per_s: float | None  # None: the env renders no images
+    rows: int  # number of rows for which a process computes actions at once
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Envs one after the other in one process (simulated parallelism), and in a process for each core (true)."""
+    """Simulated parallelism (one process steps all envs in turn) and true parallelism (a process for each core)."""
 
     simulated: Side
     true: Side
-    gpu: dict[str, Any] | None  # gpus, device, act_us of the two sides; None: torch is not installed or does not work
+    gpu: dict[str, Any] | None  # gpus, device, act_us of both sides; None: torch is not installed or does not work
 
     def as_plain(self) -> dict[str, Any]:
         return asdict(self) | {"advice": self.advice()}
@@ -242,18 +242,18 @@ class Parallelism:
             return ("torch is not installed",) * 2
         gpus, texts = self.gpu["gpus"], []
         for side, us in zip((self.simulated, self.true), self.gpu["act_us"]):
-            used = f"{min(gpus, max(1, side.processes))} of {gpus} GPUs" if gpus else "no GPU here, CPU"
-            texts.append(f"{used}: {side.rows} rows act in {us:.0f} µs")
+            device = f"{min(gpus, max(1, side.processes))} of {gpus} GPUs" if gpus else "no GPU"
+            texts.append(f"{counted(side.rows, 'row')} in {us:.0f} µs ({device})")
         return texts[0], texts[1]
 
     def advice(self) -> str:
         """Return which of the two to use, and why."""
         times = self.true.steps_per_s / self.simulated.steps_per_s
-        if times >= WORTH_IT:
+        if times >= MIN_SPEED_UP:
             more_mb = self.true.memory_mb - self.simulated.memory_mb
             return (
-                f"Use true parallelism (executor='{TRUE}'): {times:.1f} times as fast here, for {more_mb:,.0f} MB "
-                "more; in a window, watch simulated parallelism."
+                f"Use true parallelism (executor='{TRUE}'): it is {times:.1f} times as fast here and needs "
+                f"{more_mb:,.0f} MB more memory. To watch the envs in a window, use simulated parallelism."
             )
         us = 1e6 / self.simulated.steps_per_s
         return (
@@ -268,8 +268,8 @@ def _processes(side: Side) -> str:
 
 def _frames(side: Side) -> str:
     if side.frames_per_s is None:
-        return "draws no pictures"
-    window = "a window too" if not side.processes else "a window in one process only"
+        return "not supported by the env"
+    window = "or a window" if not side.processes else "no window"
     return f"{side.frames_per_s:,.0f} frames/s, {window}"
 
 
@@ -280,18 +280,18 @@ def measured_parallelism(
     sides: dict[Any, list[Side]] = {SIMULATED: [], TRUE: []}
     size = 0
 
-    def make(executor: Any, **more: Any) -> Any:
+    def make(executor: Any, **env_kwargs: Any) -> Any:
         count = workers if executor == TRUE else None
-        return mv.make_vec(env, num_envs, executor, env_kwargs={**kwargs, **more} or None, workers=count)
+        return mv.make_vec(env, num_envs, executor, env_kwargs={**kwargs, **env_kwargs} or None, workers=count)
 
     with Progress(2 * rounds + 1) as progress:
         for number in range(1, rounds + 1):
-            for executor, found in sides.items():
+            for executor, readings in sides.items():
                 progress.next(f"parallelism, round {number} of {rounds}: {executor}")
                 side, size = _side(functools.partial(make, executor), seconds)
-                found.append(side)
-        progress.next("parallelism: acting")
-        simulated, true = (_median(found) for found in sides.values())
+                readings.append(side)
+        progress.next("parallelism: computing actions")
+        simulated, true = (_median(readings) for readings in sides.values())
         try:
             gpu = answer_of(_TORCH_ACTS, size, ACT_REPEATS, simulated.rows, true.rows)
         except (OSError, ValueError, subprocess.SubprocessError):
@@ -301,17 +301,26 @@ def measured_parallelism(
 
 def _side(make: Callable[..., Any], seconds: float) -> tuple[Side, int]:
     """Return the measurements of one round, and the size of an agent's observation."""
-    here = os.getpid()
-    had_mb = private_memory_mb(here)
+    caller = os.getpid()
+    caller_mb = private_memory_mb(caller)
     with started(make) as (envs, start_up_s, pids):
-        cpu_s, began = _cpu_s([here, *pids]), time.perf_counter()
+        cpu_s, started_at = _cpu_s([caller, *pids]), time.perf_counter()
         rate = step_rate(envs, seconds)
-        busy = (_cpu_s([here, *pids]) - cpu_s) / (time.perf_counter() - began)
-        memory_mb = max(0.0, private_memory_mb(here) - had_mb) + sum(private_memory_mb(pid) for pid in pids)
+        cores_busy = (_cpu_s([caller, *pids]) - cpu_s) / (time.perf_counter() - started_at)
+        memory_mb = max(0.0, private_memory_mb(caller) - caller_mb) + sum(map(private_memory_mb, pids))
         group = envs.views.layout.groups[0]
         rows = -(-envs.num_envs // (envs.plan.workers if pids else 1)) * len(group.agents)
         size = flatdim(group.observation_space)
-    return Side(rate, busy, memory_mb, len(pids), start_up_s, _frame_rate(make, seconds), rows), size
+    side = Side(
+        steps_per_s=rate,
+        cores_busy=cores_busy,
+        memory_mb=memory_mb,
+        processes=len(pids),
+        start_up_s=start_up_s,
+        frames_per_s=_frame_rate(make, seconds),
+        rows=rows,
+    )
+    return side, size
 
 
 def _cpu_s(pids: Iterable[int]) -> float:
@@ -319,21 +328,21 @@ def _cpu_s(pids: Iterable[int]) -> float:
 
 
 def _frame_rate(make: Callable[..., Any], seconds: float) -> float | None:
-    """Return the pictures per second of all envs together, drawn after one reset; None if they draw none."""
+    """Return the frames per second that all envs together render after a reset; None if they render none."""
     try:
         with contextlib.closing(make(render_mode=RGB_ARRAY)) as envs:
             envs.reset(seed=0)
-            if any(picture is None for picture in envs.call("render")):
+            if any(frame is None for frame in envs.call("render")):
                 return None
-            frames, began = 0, time.perf_counter()
-            while (took_s := time.perf_counter() - began) < seconds:
+            frames, started_at = 0, time.perf_counter()
+            while (elapsed_s := time.perf_counter() - started_at) < seconds:
                 frames += len(envs.call("render"))
-            return float(frames / took_s)
+            return float(frames / elapsed_s)
     except MultiverseError:
         return None
 
 
 def _median(sides: list[Side]) -> Side:
-    each = {name: [getattr(side, name) for side in sides] for name in Side.__slots__}
-    middle = {name: None if None in values else statistics.median(values) for name, values in each.items()}
-    return Side(**{**middle, "processes": sides[-1].processes, "rows": sides[-1].rows})  # type: ignore[arg-type]
+    fields = {name: [getattr(side, name) for side in sides] for name in Side.__slots__}
+    medians = {name: None if None in values else statistics.median(values) for name, values in fields.items()}
+    return Side(**{**medians, "processes": sides[-1].processes, "rows": sides[-1].rows})  # type: ignore[arg-type]

@@ -1,22 +1,22 @@
-"""The live display of a run in a terminal: progress, returns, speed, where the time goes, and the load of the machine;
-and the sinks for commands elsewhere: lines, JSON, or nothing.
+"""The live display of a run in a terminal: progress, returns, speed, time split, and load of the machine.
 
-The display is redrawn between updates, at most four times a second, and less often (down to every two seconds) where
-drawing would take more than 0.5 % of the time. There is no thread that would compete with the training.
+The display is redrawn between updates, at most four times a second, and less often (down to every two seconds) if
+drawing takes more than 0.5 % of the time. No thread competes with the training.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import select
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 from rich.console import Console
@@ -26,138 +26,61 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
-from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
-from multiverse.cli.results import results
-from multiverse.cli.worker_prints import printed_above
-from multiverse.core.errors import InvalidRequest, counted, in_bytes, in_digits
+from multiverse.core.errors import counted, in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.executors import machine
+from multiverse.executors.launch import output, start_methods
 from multiverse.training import events
 from multiverse.training.config.budget import PARTS
-from multiverse.training.events import ResumeCommand, run_with_sinks
-from multiverse.training.progress import NO_EPISODE, InterruptWarning, LinePrinter, ProgressLines
-from multiverse.training.runs.files import for_json
+from multiverse.training.progress import NO_EPISODE, LinePrinter, ProgressLines
 
-if TYPE_CHECKING:
-    from multiverse.training.run import Run
+try:
+    import fcntl
+    import pty
+    import termios
+    import tty
+except ImportError:  # Windows has no such terminals; workers print to the standard streams there
+    pty = None  # type: ignore[assignment]
 
-DRAW_EVERY_S, LARGEST_SHARE, LONGEST_S = 0.25, 0.005, 2.0
-STRETCH_S = 2.0  # over which speed and shares are measured
-LEAST_COLUMNS, LEAST_ROWS, MOST_COLUMNS = 80, 20, 160
+DRAW_EVERY_S, MAX_DRAWING_SHARE, MAX_DRAW_EVERY_S = 0.25, 0.005, 2.0
+STRETCH_S = 2.0  # period over which speed and shares are measured
+MIN_COLUMNS, MIN_ROWS, MAX_COLUMNS = 80, 20, 160
 LABEL_WIDTH = 9
 BLOCKS = "▁▂▃▄▅▆▇█"
 PART_FILLS = dict(zip(PARTS, "█▓▒░▞·"))
-"""What fills the bar of a part where there are no colours."""
+"""Characters that fill the bar of each part in a terminal without colours."""
 PART_STYLES = dict(zip(PARTS, ("bright_cyan", "blue", "yellow", "green", "magenta", "bright_black")))
 
 
-def run_and_show(
-    begin: Callable[..., Run],
-    voice: LinePrinter,
-    *,
-    about: Sequence[str] = (),
-    quiet: bool = False,
-    as_json: bool = False,
-    resume: ResumeCommand | None = None,
-) -> None:
-    """Begin a run (`begin(sinks=…)`) and show it to its end: as a display on a terminal that is large enough, as lines
-    elsewhere, both with `about` above them; as JSON; or (`quiet`) only where it is, at its end."""
-    refuse_both(quiet, as_json)
-    with _sink_for(voice, about, quiet, as_json) as sink:
-        run = run_with_sinks(begin, [sink], resume)
-    if quiet:
-        print(run.path, file=results())
-
-
 @contextmanager
-def _sink_for(voice: LinePrinter, about: Sequence[str], quiet: bool, as_json: bool) -> Iterator[events.Sink]:
+def live_display(printer: LinePrinter, about: Sequence[str]) -> Iterator[Display | None]:
+    """Yield a display; None if standard output is not a terminal, or too small."""
     console = Console(highlight=False)
-    if quiet:
-        yield InterruptWarning()
-    elif as_json:
-        yield JsonLines(voice)
-    elif console.is_terminal and not console.is_dumb_terminal and _fits(console):
-        display = Display(voice, console, about)
-        with printed_above(console, display.drawing) as display.let_workers_print:
-            yield display
-    else:
-        yield ProgressLines(voice, about)
-
-
-def refuse_both(quiet: bool, as_json: bool) -> None:
-    if quiet and as_json:
-        raise InvalidRequest("--quiet and --json cannot be used together")
-
-
-def _fits(console: Console) -> bool:
-    return console.size.width >= LEAST_COLUMNS and console.size.height >= LEAST_ROWS
-
-
-class JsonLines(ProgressLines):
-    """An object a line, each with its `event`: start, metrics (as often as lines are), num_envs (a decision of
-    `--num-envs auto`), evaluation, and at last end, interrupted or error; `of`: what else is in each of them."""
-
-    def __init__(self, voice: LinePrinter, **of: Any) -> None:
-        super().__init__(voice)
-        self._of = of
-        self._metrics: events.Metrics = {}  # those that were logged last
-
-    def handle(self, event: events.Event) -> None:
-        """`saved` of an interrupted run: whether all of it is; `saved_env_steps`: where it resumes, null if nowhere."""
-        match event:
-            case events.UpdateDone():
-                self._update(event.status)
-            case events.MetricsLogged():
-                self._metrics = event.metrics
-            case events.RunStarted():
-                clock, plan = event.status.clock, str(event.status.plan)
-                self._say("start", env_steps=clock.env_steps, run=str(event.path), plan=plan)
-                self._begin(clock)
-            case events.NumEnvsDecided():
-                self._say("num_envs", **asdict(event.decision))
-            case events.EvaluationDone():
-                self._say("evaluation", env_steps=event.env_steps, **event.summary)
-            case events.RunInterrupted():
-                saved = event.saved_env_steps
-                self._say("interrupted", **_at(event), saved=saved == event.env_steps, saved_env_steps=saved)
-            case events.RunFailed():
-                self._say("error", **_at(event), error=one_line(event.error))
-            case events.RunEnded():
-                self._say("end", run=str(event.path), **event.summary)
-
-    def _line(self, status: events.RunStatus) -> str:
-        return json_line({"event": "metrics", **self._of, "env_steps": status.clock.env_steps, **self._metrics})
-
-    def _say(self, event: str, **fields: Any) -> None:
-        self.voice.say(json_line({"event": event, **self._of, **fields}))
-
-
-def _at(event: events.RunInterrupted | events.RunFailed) -> dict[str, Any]:
-    return {"env_steps": event.env_steps, "run": None if event.path is None else str(event.path)}
-
-
-def json_line(row: Mapping[str, Any]) -> str:
-    """In one line."""
-    return json.dumps(for_json(row), allow_nan=False)
+    large_enough = console.size.width >= MIN_COLUMNS and console.size.height >= MIN_ROWS
+    if not console.is_terminal or console.is_dumb_terminal or not large_enough:
+        yield None
+        return
+    display = Display(printer, console, about)
+    with printed_above(console, display.drawing) as display.flush_workers:
+        yield display
 
 
 class Display(ProgressLines):
-    """Redrawn in one place; evaluations, decisions of `--num-envs auto` and warnings scroll by above it. `close`
-    restores the terminal."""
+    """Progress that is redrawn in place; evaluations, decisions of `--num-envs auto` and warnings scroll by above it.
+    `close` restores the terminal."""
 
     def __init__(
-        self, voice: LinePrinter, console: Console, about: Sequence[str] = (), now: Any = time.monotonic
+        self, printer: LinePrinter, console: Console, about: Sequence[str] = (), now: Any = time.monotonic
     ) -> None:
-        super().__init__(voice, about, now=now)
-        # What this process and its workers print meanwhile goes above the display; printing and drawing hold the lock.
-        self.console, self.drawing = console, threading.RLock()
-        self.let_workers_print: Callable[[], Any] = lambda: None
+        super().__init__(printer, about, now=now)
+        self.drawing = threading.RLock()  # held to draw, and to print output of workers above the display
+        self.flush_workers: Callable[[], Any] = lambda: None
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._machine = Machine()
         self._returns: list[float] = []
-        self._best = float("-inf")  # return of an evaluation
-        self._drawn, self._columns = Text(), console.width  # what was drawn last, and the terminal's width then
+        self._best = float("-inf")  # best return of an evaluation
+        self._drawn, self._columns = Text(), console.width  # the last drawing, and the width of the terminal then
         self._next_at = 0.0
         self._speed, self._shares, self._measured = 0.0, dict.fromkeys(PARTS, 0.0), 0
 
@@ -181,7 +104,7 @@ class Display(ProgressLines):
     def _evaluation(self, event: events.EvaluationDone) -> None:
         super()._evaluation(event)
         self._best = max(self._best, event.summary["mean_return"])
-        self._next_at = 0.0  # an evaluation takes time: what is shown is old
+        self._next_at = 0.0  # an evaluation takes time, so what is displayed is old
 
     def close(self) -> None:
         """Remove the display and show the cursor again. May be called twice."""
@@ -189,7 +112,7 @@ class Display(ProgressLines):
             if self._live.is_started:
                 self._wipe_broken_lines()
             self._live.stop()
-        self.let_workers_print()  # before the last lines of the run
+        self.flush_workers()  # before the last lines of the run
 
     def _draw(self, status: events.RunStatus) -> None:
         began_at = self._now()
@@ -204,10 +127,10 @@ class Display(ProgressLines):
             self._next_at = float("inf")
             return
         took_s = self._now() - began_at
-        self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / LARGEST_SHARE, LONGEST_S))
+        self._next_at = began_at + max(DRAW_EVERY_S, min(took_s / MAX_DRAWING_SHARE, MAX_DRAW_EVERY_S))
 
     def _wipe_broken_lines(self) -> None:
-        """Erase the extra rows of lines that a narrower terminal has broken: rich counts them as it drew them."""
+        """Erase the rows that lines take in addition after the terminal became narrower; rich does not count them."""
         console, before = self._live.console, self._columns
         self._columns = columns = console.width
         if columns < before:
@@ -215,7 +138,7 @@ class Display(ProgressLines):
             console.control(Control(*((ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)) * broken))
 
     def _measure(self, status: events.RunStatus) -> None:
-        """Measure speed and shares over some seconds, because single updates differ."""
+        """Measure speed and shares over a period of seconds, because single updates vary."""
         clock, before = status.clock, self._stretch
         if clock.seconds - before.seconds >= STRETCH_S or not self._speed:
             if clock.seconds > before.seconds:
@@ -224,12 +147,12 @@ class Display(ProgressLines):
                 self._measured += 1
             self._begin_stretch(clock)
 
-    # -- what it looks like --------------------------------------------------------------------------------------
+    # -- appearance ----------------------------------------------------------------------------------------------
     def picture(self, status: events.RunStatus) -> Text:
-        """What is drawn, as one text: tables and frames would take rich ten times as long. The last line is empty, for
-        what the terminal itself writes (^C)."""
+        """Return the drawing as one text, since tables and frames would take rich ten times as long. The last line is
+        empty, for characters that the terminal itself writes (^C)."""
         config = status.config
-        width = min(self._live.console.width, MOST_COLUMNS) - 1
+        width = min(self._live.console.width, MAX_COLUMNS) - 1
         rows = [
             ("speed", self._pace(status)),
             ("return", self._return(status)),
@@ -239,11 +162,11 @@ class Display(ProgressLines):
             console = self._live.console
             fills = PART_FILLS if console.no_color or console.color_system is None else {}
             rows += [("time", time_bar(self._shares, width - LABEL_WIDTH, fills)), ("", legend(self._shares, fills))]
-        if self._measured > 1:  # the first update, after a resume above all, is like no other
+        if self._measured > 1:  # the first update is not typical, especially after a resume
             cores, torch_on_cpu = machine.usable_cores(), status.learns_on_cpu_with_torch
             sentence = bottleneck(self._shares, status.plan, config, cores, torch_on_cpu)
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
-        rows += self._machine.look(status.worker_pids).items()
+        rows += self._machine.measure(status.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
         title = f"── {without_folders(config.algorithm)} on {without_folders(config.env)}, seed {config.seed} "
         drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(status, width)).append("\n")
@@ -274,7 +197,7 @@ class Display(ProgressLines):
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """All values in at most `width` blocks, scaled from the lowest to the highest."""
+    """Draw all values with at most `width` blocks, scaled from the lowest to the highest value."""
     if len(values) < 2:
         return ""
     count = min(width, len(values))
@@ -285,7 +208,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] = {}) -> Text:
-    """One line with a segment for each part, in its colour or filled with its character."""
+    """Draw a line with a segment for each part, in its colour or filled with its character."""
     bar, done, drawn = Text(), 0.0, 0
     for part, share in shares.items():
         done += share
@@ -296,50 +219,134 @@ def time_bar(shares: Mapping[str, float], width: int, fills: Mapping[str, str] =
 
 
 def legend(shares: Mapping[str, float], fills: Mapping[str, str] = {}) -> Text:
-    """Names and shares of the parts; fits beside its label in 80 columns."""
+    """Return the names and shares of the parts, short enough for 80 columns with a label."""
     return Text(" ").join(
         Text.assemble((fills.get(part, "■"), PART_STYLES[part]), f"{part} {percent(shares[part])}") for part in shares
     )
 
 
 class Machine:
-    """Load of the cores, memory and GPU since the last look."""
+    """Load of the cores, memory and GPU since the last measurement."""
 
     def __init__(self) -> None:
         self._usable = sorted(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else []
-        psutil.cpu_percent(percpu=True)  # from now on
+        psutil.cpu_percent(percpu=True)  # starts the measurement
         self._processes: dict[int, psutil.Process] = {}
 
-    def look(self, worker_pids: tuple[int, ...]) -> dict[str, Text]:
+    def measure(self, worker_pids: tuple[int, ...]) -> dict[str, Text]:
+        """Return the lines of the display, by their labels."""
         return {"cores": self._cores(), "memory": self._memory(worker_pids), **self._gpu()}
 
     def _cores(self) -> Text:
-        """A block for each core, with its load in percent where there are few."""
-        every = psutil.cpu_percent(percpu=True)
-        busy = [every[i] for i in self._usable if i < len(every)] or every
-        blocks = [BLOCKS[min(7, int(one / 12.5))] for one in busy]
-        if len(busy) <= 6:
-            return Text("  ").join(Text.assemble((b, "blue"), f" {one:.0f} %") for b, one in zip(blocks, busy))
-        return Text.assemble(("".join(blocks), "blue"), f"  {sum(busy) / len(busy):.0f} % of {len(busy)}")
+        """Return a block for each core; with the load in percent if there are few cores."""
+        all_loads = psutil.cpu_percent(percpu=True)
+        loads = [all_loads[core] for core in self._usable if core < len(all_loads)] or all_loads
+        blocks = [BLOCKS[min(7, int(load / 12.5))] for load in loads]
+        if len(loads) <= 6:
+            return Text("  ").join(Text.assemble((block, "blue"), f" {x:.0f} %") for block, x in zip(blocks, loads))
+        return Text.assemble(("".join(blocks), "blue"), f"  {sum(loads) / len(loads):.0f} % of {len(loads)} cores")
 
     def _memory(self, worker_pids: tuple[int, ...]) -> Text:
         pids = (psutil.Process().pid, *worker_pids)
         self._processes = {
             pid: self._processes.get(pid) or psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)
         }
-        held = 0
+        used = 0
         for process in self._processes.values():
-            try:
-                held += process.memory_info().rss
-            except psutil.Error:  # it has just gone
-                pass
+            with suppress(psutil.Error):  # it has just ended
+                used += process.memory_info().rss
         workers = f" with {counted(len(worker_pids), 'worker')}" if worker_pids else ""
-        return Text(f"{in_bytes(held)}{workers}, {in_bytes(machine.memory_available())} free")
+        return Text(f"{in_bytes(used)} used{workers}, {in_bytes(machine.memory_available())} free")
 
     def _gpu(self) -> dict[str, Text]:
-        """Where torch is loaded and uses one."""
+        """Return the line of the GPU if torch uses one."""
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return {}
-        free, whole = cuda.mem_get_info()
-        return {"GPU": Text(f"{cuda.get_device_name()}: {in_bytes(whole - free)} of {in_bytes(whole)} used")}
+        free, total = cuda.mem_get_info()
+        return {"GPU": Text(f"{cuda.get_device_name()}: {in_bytes(total - free)} of {in_bytes(total)} used")}
+
+
+# -- output of workers ---------------------------------------------------------------------------------------------
+FLUSH, END = b"a", b"."
+FLUSH_S = 1.0  # time limit of a flush: a process that an env has started may print forever
+BATCH_S = 0.05  # output within this time is printed at once, because the display is redrawn each time
+LONGEST_LINE = 1_024  # bytes of a line without end, after which it is printed
+
+
+@contextmanager
+def printed_above(console: Console, drawing: AbstractContextManager[Any]) -> Iterator[Callable[[], Any]]:
+    """Print the output of workers that are started meanwhile above the display, line by line; otherwise it would end up
+    inside the display. Yield a function that prints what has been written so far.
+
+    Workers write to a pseudo-terminal, because they would buffer many lines for a pipe. A thread reads it and prints
+    while it holds `drawing`.
+    """
+    if pty is None:
+        yield lambda: None
+        return
+    source, workers_end = pty.openpty()
+    request_reader, request_writer = os.pipe()
+    tty.setraw(workers_end)
+    with suppress(OSError, ValueError):
+        size = fcntl.ioctl(console.file.fileno(), termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(workers_end, termios.TIOCSWINSZ, size)
+
+    def print_lines(lines: bytes) -> None:
+        with suppress(Exception), drawing:  # after an error here nobody would read, and workers would block
+            console.print(Text.from_ansi(lines.decode(errors="replace")), soft_wrap=True)
+
+    def request(kind: bytes) -> bool:
+        done.clear()
+        os.write(request_writer, kind)  # closing the pipe would not do: processes that an env forked have it, too
+        return done.wait(2 * FLUSH_S)  # False if the thread is blocked by a terminal that nobody reads
+
+    done, own = threading.Event(), {source, request_reader, request_writer}
+    arguments = (source, request_reader, print_lines, done)
+    threading.Thread(target=_print_output, args=arguments, name="multiverse-prints", daemon=True).start()
+    start_methods.caller_fds.update(own)
+    try:
+        with output.of_workers(workers_end):
+            yield partial(request, FLUSH)
+    finally:
+        start_methods.caller_fds.difference_update(own)
+        if request(END):
+            for fd in (*own, workers_end):
+                os.close(fd)
+
+
+def _print_output(source: int, requests: int, print_lines: Callable[[bytes], None], done: threading.Event) -> None:
+    """Print whole lines as they come and, at a request, everything that has been written."""
+    rest = kind = b""
+    while kind != END:
+        if requests not in select.select([source, requests], [], [])[0]:
+            rest = _print_whole_lines(rest + _read(source, BATCH_S), print_lines)
+            continue
+        kind = os.read(requests, 1)
+        rest = _print_whole_lines(rest + _read(source, FLUSH_S, wait_s=0.0), print_lines)
+        if rest:
+            print_lines(rest)
+        rest = b""
+        done.set()
+
+
+def _read(source: int, for_s: float, wait_s: float | None = None) -> bytes:
+    """Return what is written within `for_s` seconds, or until nothing is written for `wait_s` seconds."""
+    data, until = list[bytes](), time.monotonic() + for_s
+    while (left_s := until - time.monotonic()) > 0 and select.select(
+        [source], [], [], left_s if wait_s is None else wait_s
+    )[0]:
+        data.append(os.read(source, 65536))
+    return b"".join(data)
+
+
+def _print_whole_lines(data: bytes, print_lines: Callable[[bytes], None]) -> bytes:
+    """Print whole lines, and return the rest: an unfinished line, without parts that it has overwritten itself."""
+    lines, end, rest = data.rpartition(b"\n")
+    if end:
+        print_lines(lines)
+    rest = rest.rpartition(b"\r")[2] or rest
+    if len(rest) > LONGEST_LINE:
+        print_lines(rest)
+        rest = b""
+    return rest

@@ -1,7 +1,7 @@
-"""The checks of `multiverse doctor`: each one reports what it found on this machine, and what to do about it.
+"""Checks of `multiverse doctor`: each one reports what it found on this machine and, if needed, what to do.
 
-Torch is queried in a process of its own: importing it here would take seconds, and a process that has initialised CUDA
-cannot fork any more.
+torch is queried in a separate process: importing it takes seconds, and a process that has initialised CUDA must not
+fork.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from multiverse.ipc.block import Block
 from multiverse.ipc.platform import has_memfd
 
 OLDEST_PYTHON = (3, 11)
-LITTLE_MEMORY, TOO_LITTLE_MEMORY = 1_000_000_000, 128_000_000
+LOW_MEMORY, MIN_MEMORY = 1_000_000_000, 128_000_000
 BLOCK_BYTES = 1 << 20
 START_PATIENCE_S = 30.0
 ASK_TIMEOUT_S = 60.0
@@ -63,9 +63,9 @@ NEEDED_BY = {
     "matplotlib": "plot, report",
     "pandas": "run.metrics()",
 }
-"""Purpose of packages whose name does not say it."""
+"""Purpose of packages whose names do not tell it."""
 
-_TORCH_SAYS = """
+_TORCH_QUERY = """
 import json, torch
 cuda = torch.cuda.is_available()
 print(json.dumps({
@@ -81,7 +81,7 @@ Status = Literal["ok", "warning", "blocking"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check: what it found and, unless all is well, what to do."""
+    """Result of one check: what it found and, if there is a problem, what to do."""
 
     status: Status
     found: str
@@ -107,7 +107,7 @@ def all_checks() -> dict[str, Check]:
 
 
 def examine(check: Check) -> Finding:
-    """Run a check; one that fails itself is a finding too, and never ends the examination."""
+    """Run a check; if the check itself fails, that is a finding, too."""
     try:
         return check()
     except Exception as error:
@@ -119,7 +119,7 @@ def python_version() -> Finding:
     version, implementation = platform.python_version(), platform.python_implementation()
     found = f"{implementation} {version}"
     if tuple(int(part) for part in platform.python_version_tuple()[:2]) < OLDEST_PYTHON:
-        return Finding("blocking", found, "multiverse needs Python 3.11 or newer: make a new environment")
+        return Finding("blocking", found, "multiverse needs Python 3.11 or newer: create a new environment")
     if implementation != "CPython":
         return Finding("warning", found, "multiverse is only tested on CPython")
     return Finding("ok", found)
@@ -130,9 +130,9 @@ def operating_system() -> Finding:
     if system == "Linux":
         return Finding("ok", found)
     if system == "Darwin":
-        advice = "works with an unlinked file and pipes instead of memfd and eventfd; it is tested on Linux only"
+        advice = "an unlinked file and pipes replace memfd and eventfd; multiverse is tested on Linux only"
         return Finding("warning", found, advice)
-    advice = "no worker processes here: use executor='thread' or 'serial', or Linux (on Windows: WSL 2)"
+    advice = "no worker processes on this platform: use executor='thread' or 'serial', or Linux (on Windows: WSL 2)"
     return Finding("warning", found, advice)
 
 
@@ -142,26 +142,28 @@ def usable_cores() -> Finding:
     limit = "no container quota" if quota is None else f"the container's quota is {quota:g}"
     found = f"{usable} usable; affinity allows {affinity}; {limit}; {physical or 'unknown number of'} physical"
     if usable == 1:
-        advice = "worker processes cannot make anything faster here; give this machine or container more cores"
+        advice = "with one core, worker processes are not faster; give this machine or container more cores"
         return Finding("warning", found, advice)
     if quota is not None and quota < affinity and quota != math.floor(quota):
         whole = math.ceil(quota)
-        advice = f"a broken quota stalls the last worker: ask for {whole} whole cores, or workers={int(quota)}"
+        advice = f"a fractional quota stalls the last worker: request {whole} whole cores, or pass workers={int(quota)}"
         return Finding("warning", found, advice)
     if usable < (physical or 1):
-        return Finding("ok", found, "the machine has more: raise the container's quota or the affinity")
+        return Finding("ok", found, "the machine has more cores: raise the container's quota or the affinity")
     return Finding("ok", found)
 
 
 def memory() -> Finding:
     available = machine.memory_available()
     found = f"{available / 1e9:.1f} GB available"
-    if available < TOO_LITTLE_MEMORY:
+    if available < MIN_MEMORY:
         return Finding(
-            "blocking", found, "too little for workers: close other programs, or raise the container's memory limit"
+            "blocking", found, "not enough for workers: close other programs, or raise the container's memory limit"
         )
-    if available < LITTLE_MEMORY:
-        advice = "a worker needs about 7 MB and the memory of its envs: `multiverse bench YOUR_ENV` shows MB per worker"
+    if available < LOW_MEMORY:
+        advice = (
+            "a worker needs about 7 MB plus the memory of its envs: `multiverse bench YOUR_ENV` shows MB per worker"
+        )
         return Finding("warning", found, advice)
     return Finding("ok", found)
 
@@ -179,7 +181,7 @@ def open_files() -> Finding:
         advice = f"raise the hard limit: `ulimit -Hn {needed}` as root, or the container's nofile"
         return Finding("blocking", found, advice)
     if 0 <= soft < needed:
-        return Finding("ok", found, "nothing to do: the soft limit is raised when workers start")
+        return Finding("ok", found, "nothing to do: the soft limit is raised automatically when workers start")
     return Finding("ok", found)
 
 
@@ -194,7 +196,7 @@ def shared_memory() -> Finding:
     except (MultiverseError, OSError) as error:
         advice = "worker processes need it: raise the container's memory limit, or use executor='serial' or 'thread'"
         return Finding("blocking", f"1 MB as {kind} was refused: {error}", advice)
-    return Finding("ok", f"1 MB as {kind}")
+    return Finding("ok", f"1 MB allocated as {kind}")
 
 
 def start_method(method: StartMethod) -> Finding:
@@ -221,8 +223,8 @@ def gpu() -> Finding:
     driver = shutil.which("nvidia-smi") is not None
     if importlib.util.find_spec("torch") is None:
         if driver:
-            return Finding("ok", "nvidia-smi is there, torch is not", "`pip install torch` to learn on the GPU")
-        return Finding("ok", "not checked without torch; envs run on the CPU anyway")
+            return Finding("ok", "nvidia-smi is installed, torch is not", "`pip install torch` to learn on the GPU")
+        return Finding("ok", "not checked, because torch is not installed; envs run on the CPU anyway")
     try:
         torch = ask_torch()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -233,23 +235,23 @@ def gpu() -> Finding:
     if torch["devices"]:
         return Finding("ok", f"{version}: {', '.join(torch['devices'])}")
     if torch["mps"]:
-        return Finding("ok", f"{version}: Apple's (mps)")
+        return Finding("ok", f"{version}: Apple GPU (mps)")
     if driver and torch["built_for_cuda"] is None:
         advice = "install torch for CUDA (pytorch.org has the command); envs do not need it"
-        return Finding("warning", f"nvidia-smi is there, but {version} was built without CUDA", advice)
+        return Finding("warning", f"nvidia-smi is installed, but {version} was built without CUDA", advice)
     if driver:
         advice = "run nvidia-smi: the driver may be too old for this torch, or the container may hide the GPU"
-        return Finding("warning", f"nvidia-smi is there, but {version} sees no GPU", advice)
+        return Finding("warning", f"nvidia-smi is installed, but {version} finds no GPU", advice)
     return Finding("ok", f"{version}: no GPU; envs run on the CPU anyway")
 
 
 def ask_torch() -> dict[str, Any]:
-    """Return what torch reports about GPUs."""
-    return answer_of(_TORCH_SAYS)
+    """Return torch's version and the GPUs that it finds."""
+    return answer_of(_TORCH_QUERY)
 
 
 def answer_of(program: str, *arguments: object) -> dict[str, Any]:
-    """Run a program in a process of its own, and return the JSON object in the last line that it prints."""
+    """Run a Python program in a separate process, and return the JSON object in the last line that it prints."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1] if done.stdout else "")
@@ -260,32 +262,32 @@ def answer_of(program: str, *arguments: object) -> dict[str, Any]:
 def extras() -> Finding:
     installed = {name: _version(name) for name, module in PACKAGES.items() if importlib.util.find_spec(module)}
     missing = [name for name in PACKAGES if name not in installed]
-    there = ", ".join(f"{name} {version}".strip() for name, version in installed.items()) or "none"
-    wanted = ", ".join(f"{name} (for {NEEDED_BY[name]})" if name in NEEDED_BY else name for name in missing)
-    found = f"installed: {there}" + (f"; not installed: {wanted}" if missing else "")
-    advice = f"only if you want them: {'; '.join(install_commands(missing))}" if missing else ""
+    present = ", ".join(f"{name} {version}".strip() for name, version in installed.items()) or "none"
+    absent = ", ".join(f"{name} (for {NEEDED_BY[name]})" if name in NEEDED_BY else name for name in missing)
+    found = f"installed: {present}" + (f"; not installed: {absent}" if missing else "")
+    advice = f"optional; to install them: {'; '.join(install_commands(missing))}" if missing else ""
     return Finding("ok", found, advice)
 
 
 def install_commands(packages: Iterable[str]) -> list[str]:
-    """Return the commands that install them: by an extra of multiverse where one has the package, else by its name."""
-    brought = extra_of()
-    own = [name for name in packages if name not in brought]
-    by_extra = sorted({brought[name] for name in packages if name in brought})
-    commands = [f"pip install 'multiverse[{','.join(by_extra)}]'"] if by_extra else []
-    return commands + ([f"pip install {' '.join(own)}"] if own else [])
+    """Return the commands that install packages: by an extra of multiverse that has the package, else by its name."""
+    extra_by_package = extra_of()
+    without_extra = [name for name in packages if name not in extra_by_package]
+    extras = sorted({extra_by_package[name] for name in packages if name in extra_by_package})
+    commands = [f"pip install 'multiverse[{','.join(extras)}]'"] if extras else []
+    return commands + ([f"pip install {' '.join(without_extra)}"] if without_extra else [])
 
 
 def extra_of() -> dict[str, str]:
-    """Return package → extra of multiverse that installs it, according to multiverse's own metadata."""
-    found: dict[str, str] = {}
+    """Return package → extra of multiverse that installs it, according to multiverse's metadata."""
+    extra_by_package: dict[str, str] = {}
     for requirement in importlib.metadata.requires("multiverse") or []:
         extra = re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", requirement)
-        named = re.match(r"([\w.-]+)\s*(?:\[([\w.,\s-]*)\])?", requirement)
-        if extra and named and extra[1] != "dev":
-            for name in (named[1], *(part.strip() for part in (named[2] or "").split(","))):
-                found.setdefault(name.lower().replace("_", "-"), extra[1])
-    return found
+        package = re.match(r"([\w.-]+)\s*(?:\[([\w.,\s-]*)\])?", requirement)
+        if extra and package and extra[1] != "dev":
+            for name in (package[1], *map(str.strip, (package[2] or "").split(","))):
+                extra_by_package.setdefault(name.lower().replace("_", "-"), extra[1])
+    return extra_by_package
 
 
 def _version(package: str) -> str:

@@ -1,4 +1,4 @@
-"""Figures, drawn by matplotlib: learning curves with a band over the seeds, speed, time split; trials of a search."""
+"""Figures by matplotlib: learning curves with a band over the seeds, speed, time split; trials of a search."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from multiverse.cli.search_study import Trial
 
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
-"""Distinct for colour-blind readers too; they begin again after the last."""
+"""Colours that colour-blind readers can distinguish; they repeat after the last."""
 PART_COLORS = dict(zip(PARTS, ("#56b4e9", "#0072b2", "#d55e00", "#009e73", "#e69f00", "#bbbbbb")))
 SIZE = (7.2, 4.2)  # inches
-WIDE = 60  # characters of a line in a picture
+LINE_LENGTH = 60  # characters of a line in a figure
 DASHES = ("-", "--", ":", "-.")
-MOST_INSIDE = 8  # curves in a legend inside the axes
-LINE_HEIGHT, BAR_HEIGHT = 0.2, 0.3  # inches: of a legend, and of the time of a run
-MOST_ENVS = 16
+MAX_INSIDE = 8  # number of curves up to which the legend is inside the axes
+LINE_HEIGHT, BAR_HEIGHT = 0.2, 0.3  # inches, of a line of a legend and of a bar of the time split
+MAX_ENVS = 16
 
-Axes = Any  # of matplotlib, which is imported when something is drawn
+Axes = Any  # types of matplotlib, which is imported when something is drawn
 Figure = Any
 
 
@@ -47,13 +47,15 @@ class Panel:
 
 
 def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Panel]:
-    """Return the panels that these runs have data for, and one for each metric that is asked for. Each env has its own
-    panels, since returns of different envs cannot be compared."""
+    """Return the panels for which these runs have data, and one for each requested metric. Each env has its own panels,
+    since returns of different envs cannot be compared."""
     by_env: dict[str, list[Curve]] = {}
     for curve in curves:
         by_env.setdefault(_env(curve), []).append(curve)
-    if len(by_env) > MOST_ENVS:
-        raise InvalidRequest(f"the runs are of {len(by_env)} envs, and a picture shows {MOST_ENVS} at most: name fewer")
+    if len(by_env) > MAX_ENVS:
+        raise InvalidRequest(
+            f"the runs have {len(by_env)} different envs, but a figure shows at most {MAX_ENVS}; name fewer runs"
+        )
     if len(by_env) == 1:
         return _panels(curves, metrics)
     return [
@@ -73,15 +75,15 @@ def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:
 
 def _panels(curves: Sequence[Curve], metrics: Sequence[str]) -> list[Panel]:
     evaluations = _metric(EVALUATED, "return", marker="o")
-    found = [
+    panels = [
         Panel("Return while training, mean of the last 100 episodes", _metric("mean_return", "return")),
         *([Panel("Return in evaluations, on unseen seeds", evaluations)] if _have(curves, EVALUATED) else []),
         Panel("Speed", _metric("env_steps_per_s", "env steps per second", from_zero=True)),
-        Panel("Where the time went", _time_split),
+        Panel("Time split", _time_split),
     ]
     if any(run.inner_episodes for curve in curves for run in curve.runs):
-        found.append(Panel("Return of each episode of a task, in evaluations", _per_episode))
-    return [*found, *(Panel(name, _metric(name, name)) for name in metrics)]
+        panels.append(Panel("Return of each episode of a task, in evaluations", _per_episode))
+    return [*panels, *(Panel(name, _metric(name, name)) for name in metrics)]
 
 
 def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
@@ -91,15 +93,15 @@ def figure(panels: Sequence[Panel], curves: Sequence[Curve]) -> Figure:
         prepare(cell, panel.title)
         panel.draw(cell, curves)
     below = max(map(_lines_below, cells))
-    taller = max(LINE_HEIGHT * below, BAR_HEIGHT * (len(curves) - MOST_INSIDE), 0.0)
+    taller = max(LINE_HEIGHT * below, BAR_HEIGHT * (len(curves) - MAX_INSIDE), 0.0)
     width, height = whole.get_size_inches()
     whole.set_size_inches(width, height / SIZE[1] * (SIZE[1] + taller))
     return whole
 
 
 def _grid(count: int) -> tuple[Figure, list[Axes]]:
-    """Return a new figure with so many axes, two in a row."""
-    require("plot", "matplotlib", purpose="a picture")
+    """Return a new figure and this many axes, two in a row."""
+    require("plot", "matplotlib", purpose="a figure")
     from matplotlib.figure import Figure
 
     columns = min(2, count)
@@ -136,7 +138,8 @@ def _metric(name: str, unit: str, marker: str = "", from_zero: bool = False) -> 
 
 
 def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]) -> None:
-    """Draw a line for every seed; of several, faint ones below a strong one with its band. A single point is a dot."""
+    """Draw a line for a single seed; for several seeds, faint lines below a strong one with its band. A single point is
+    drawn as a dot."""
     band, single = curve.band(name), {"marker": style["marker"] or "o", "markersize": 6}
     for steps, values in curve.each(name):
         faint = {"linewidth": 0.8, "alpha": 0.35} if band else {"linewidth": 1.6, "label": label}
@@ -151,7 +154,7 @@ def _line(axes: Axes, curve: Curve, name: str, label: str, style: dict[str, Any]
 
 def _over_env_steps(axes: Axes, name: str) -> None:
     if not axes.lines:
-        return _nothing(axes, f"no run here has {name} yet")
+        return _draw_message(axes, f"no run has {name} yet")
     axes.set_xlabel("env steps")
     axes.xaxis.set_major_formatter(lambda value, _: in_short(value))
     if max(abs(limit) for limit in axes.get_ylim()) >= 10_000:
@@ -162,23 +165,23 @@ def _over_env_steps(axes: Axes, name: str) -> None:
 
 def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
     """Draw a bar for each curve."""
-    found = [(curve, split) for curve in curves if (split := curve.time_split())]
-    if not found:
-        return _nothing(axes, "no run here has a line of metrics yet")
-    left: Array = np.zeros(len(found))
-    rows, height = np.arange(len(found)), 0.6 if len(found) <= MOST_INSIDE else 0.4  # labels go between
+    splits = [(curve, split) for curve in curves if (split := curve.time_split())]
+    if not splits:
+        return _draw_message(axes, "no run has metrics yet")
+    left: Array = np.zeros(len(splits))
+    rows, height = np.arange(len(splits)), 0.6 if len(splits) <= MAX_INSIDE else 0.4  # leaves space for labels
     for part in PARTS:
-        width = np.array([split[part] for _, split in found])
+        width = np.array([split[part] for _, split in splits])
         axes.barh(rows, width, left=left, color=PART_COLORS[part], label=part, height=height)
         for row, (start, share) in enumerate(zip(left, width)):
             if share >= 0.06:
                 axes.text(start + share / 2, row, percent(share), ha="center", va="center", fontsize=9, color="white")
         left = left + width
-    for row, (curve, _) in enumerate(found):
+    for row, (curve, _) in enumerate(splits):
         axes.text(0, row - height / 2 - 0.04, _label(curve), ha="left", va="bottom", fontsize=9)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_ylim(len(found) - 0.4, -0.9)
+    axes.set_ylim(len(splits) - 0.4, -0.9)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda value, _: percent(value))
     axes.legend(ncols=len(PARTS), loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False, fontsize=9)
@@ -186,7 +189,7 @@ def _time_split(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Draw a line for each episode of a task: the first dotted, the last solid, with markers of their own."""
+    """Draw a line for each episode of a task: the first dotted, the last solid, with different markers."""
     for number, curve in enumerate(curves):
         episodes = max(run.inner_episodes for run in curve.runs)
         for k in range(1, episodes + 1):
@@ -200,11 +203,11 @@ def _per_episode(axes: Axes, curves: Sequence[Curve]) -> None:
 
 # -- trials of a search --------------------------------------------------------------------------------------------
 def search_figure(trials: Sequence[Trial], space: Space) -> Figure:
-    """Draw the return of every trial that has one, and over each setting; pruned trials are crosses."""
+    """Draw the returns of the trials, by trial and over each setting; pruned trials are crosses."""
     known = [trial for trial in trials if trial.returned is not None]
-    whole, (first, *others) = _grid(1 + len(space.tried))
+    whole, (first, *others) = _grid(1 + len(space.dimensions))
     _course(first, known)
-    for axes, name in zip(others, space.tried):
+    for axes, name in zip(others, space.dimensions):
         _setting(axes, name, known, space)
     return whole
 
@@ -224,7 +227,7 @@ def _setting(axes: Axes, name: str, trials: Sequence[Trial], space: Space) -> No
     from multiverse.cli.search import Range
 
     prepare(axes, name)
-    dimension = space.tried[name]
+    dimension = space.dimensions[name]
     if isinstance(dimension, Range):
         _points(axes, trials, [trial.settings[name] for trial in trials])
         if dimension.log:
@@ -237,7 +240,7 @@ def _setting(axes: Axes, name: str, trials: Sequence[Trial], space: Space) -> No
 
 
 def _logarithmic(axes: Axes) -> None:
-    """Put labels at powers of ten; where these are fewer than two, at 2 and 5 as well, or at any round numbers."""
+    """Put labels at powers of ten; in short ranges at 2 and 5 as well, or at any round numbers."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -261,7 +264,7 @@ def _points(axes: Axes, trials: Sequence[Trial], places: Sequence[float]) -> Non
 # -- appearance ----------------------------------------------------------------------------------------------------
 def prepare(axes: Axes, title: str) -> None:
     """Set a title and a grid, without a frame."""
-    axes.set_title(_plain(textwrap.fill(title, WIDE)), loc="left", fontsize=11)
+    axes.set_title(_plain(textwrap.fill(title, LINE_LENGTH)), loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
@@ -269,9 +272,9 @@ def prepare(axes: Axes, title: str) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Put the legend inside; of many curves below the axes, where it hides none."""
+    """Put the legend inside the axes, or below them if there are many curves that it would hide."""
     _, labels = axes.get_legend_handles_labels()
-    if len(labels) <= MOST_INSIDE:
+    if len(labels) <= MAX_INSIDE:
         axes.legend(fontsize=9, framealpha=0.8, edgecolor="none")
     else:
         axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.15), frameon=False, fontsize=9)
@@ -280,27 +283,27 @@ def _legend(axes: Axes) -> None:
 def _lines_below(axes: Axes) -> int:
     """Return the number of text lines in a legend below the axes."""
     _, labels = axes.get_legend_handles_labels()
-    return sum(label.count("\n") + 1 for label in labels) if len(labels) > MOST_INSIDE else 0
+    return sum(label.count("\n") + 1 for label in labels) if len(labels) > MAX_INSIDE else 0
 
 
 def _dashes(number: int) -> str:
-    """Return the line style, which changes when the colours begin again."""
+    """Return the line style, which changes each time the colours repeat."""
     return DASHES[number // len(COLORS) % len(DASHES)]
 
 
-def _nothing(axes: Axes, why: str) -> None:
+def _draw_message(axes: Axes, message: str) -> None:
     axes.set_axis_off()
-    axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, color="#666666")
+    axes.text(0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes, color="#666666")
 
 
 def _label(curve: Curve) -> str:
-    """Return the label in lines that fit; it is not shortened, since its end may distinguish it."""
+    """Return the label, wrapped; it is not shortened, since its end may distinguish it from others."""
     seeds = f" ({len(curve.runs)} seeds)" if len(curve.runs) > 1 else ""
-    return _plain(textwrap.fill(f"{curve.label}{seeds}", WIDE))
+    return _plain(textwrap.fill(f"{curve.label}{seeds}", LINE_LENGTH))
 
 
 def _plain(text: str) -> str:
-    """Escape $, which would begin a formula."""
+    """Escape $, which would start a formula."""
     return text.replace("$", r"\$")
 
 

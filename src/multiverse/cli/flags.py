@@ -1,8 +1,8 @@
 """Flags of the commands that train: one for each setting of a config, with its synonyms, its type and its help.
 
-They are parsed by argparse, not by tyro as the options of other commands, because only flags that were given may
-override a config file, a preset or a saved run; tyro returns a complete config. Values are read as in a file and
-checked with the whole config. Nothing here imports torch or environments, so that help appears at once.
+Only flags that were given override a config file, a preset or a saved run, so nothing here returns a complete config.
+Values are read as in a file and checked with the whole config. Nothing here imports torch or environments, so that help
+appears at once.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.settings import metadata_of
 from multiverse.cli.main import parsed_kwargs
+from multiverse.cli.options import CommandParser, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import nearest
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
@@ -108,15 +108,8 @@ def parser(
     command: str, description: str, what: str, words: str, groups: Mapping[str, Iterable[Setting]]
 ) -> argparse.ArgumentParser:
     """Return a parser with every flag in its group; `what` is the command's positional argument, ENV or RUN."""
-    flags = _Parser(
-        prog=f"multiverse {command}",
-        usage=f"multiverse {command} [OPTIONS] {what}",
-        description=description,
-        formatter_class=lambda prog: _Formatter(prog, max_help_position=8, width=80),
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
-        exit_on_error=False,
-    )
+    flags = CommandParser(command, description)
+    flags.usage = f"{flags.usage} {what}"
     flags.add_argument(WORDS, nargs="*", metavar=what, help=words)
     for title, settings in groups.items():
         group = flags.add_argument_group(title)
@@ -176,33 +169,6 @@ def _no_such_flag(word: str, known: Mapping[str, Setting], algorithm: str, comma
         flags = [one.flags[0] for one in known.values()]
         return f"there is no {word}; similar: {', '.join(nearest(word, flags, 3, 0.0))}; `{command} --help` lists all"
     return f"there is no {word}; did you mean {near[0]}?"
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def _split_lines(self, text: str, width: int) -> list[str]:
-        return textwrap.wrap(text, width, break_on_hyphens=False)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Return only the main name of a flag; its synonyms are in its help."""
-        if not action.option_strings:
-            return super()._format_action_invocation(action)
-        flag = action.option_strings[0]
-        if isinstance(action, argparse.BooleanOptionalAction):
-            return f"{flag}, --no-{flag.removeprefix('--')}"
-        return flag if action.nargs == 0 else f"{flag} {self._format_args(action, str(action.metavar))}"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InvalidRequest(message)
-
-
-def spelled(word: str) -> str:
-    """Return a flag in its usual spelling; underscores and capitals are accepted."""
-    if not word.startswith("--"):
-        return word
-    flag, equals, value = word.partition("=")
-    return flag.replace("_", "-").lower() + equals + value
 
 
 def in_short(value: Any) -> str:

@@ -14,23 +14,23 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
 from rich.text import Text
 
-from multiverse.cli.results import results
+from multiverse.cli.main import results
 
 PIPED_WIDTH = 120
-"""Number of columns where the output is not a terminal and has no known width."""
+"""Number of columns of output that is not a terminal."""
 
 STYLES = {"ok": "green", "warning": "yellow", "blocking": "bold red", "failed": "bold red", "error": "bold red"}
 STATUS_WIDTH = max(map(len, STYLES))
 
 
 class ResultConsole(Console):
-    """Standard output. `main`, not rich, handles a reader that has closed it."""
+    """Console on standard output. `main`, not rich, handles a reader that has closed it."""
 
     def __init__(self) -> None:
         super().__init__(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
 
     def print_status(self, status: str, name: str, name_width: int, text: str) -> None:
-        """Print one line of a list of checks; a long text is wrapped in its column."""
+        """Print one line of a list of checks; a long text is wrapped within its column."""
         line = Table.grid(Column(width=STATUS_WIDTH), Column(width=name_width), Column(), padding=(0, 2, 0, 0))
         line.add_row(Text(status, STYLES.get(status, "")), Text(name), Text(text))
         self.print(line)
@@ -44,10 +44,10 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 class Progress:
-    """Progress on standard error: a bar in a terminal, else a line for each step, or for all that `begin` announces.
+    """Progress on standard error: a bar in a terminal, else a line for each step, or one for all steps after `begin`.
 
-    It is drawn only when a step begins: a thread that redraws would slow down what is being measured, and would not
-    survive a fork.
+    The bar is drawn only when a step begins: a thread that redraws it would disturb measurements and would not survive
+    a fork.
     """
 
     def __init__(self, total: int) -> None:
@@ -60,13 +60,13 @@ class Progress:
             self._task = self._bar.add_task("", total=total)
 
     def begin(self, what: str) -> None:
-        """Announce several steps, which then have no lines of their own."""
+        """Announce several steps with one line; the steps then print no lines."""
         self._announced = True
         if self._bar is None:
             print(what, file=sys.stderr, flush=True)
 
     def next(self, what: str, during: str = "") -> None:
-        """Begin the next step; the one before is done."""
+        """Begin the next step; the previous one is done."""
         what = during + what
         self._done += 1
         if self._bar is None:
@@ -86,7 +86,7 @@ class Progress:
 
 
 def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    """Return an empty table with columns of words (left) and of numbers (right), for at least 80 columns."""
+    """Return an empty table with left-aligned columns of words and right-aligned columns of numbers."""
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, header_style="")
     for heading in left:
         table.add_column(heading, no_wrap=True, vertical="bottom")
@@ -95,7 +95,7 @@ def table_of(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
-BUSY_MACHINE = "Other programs are using this machine: these figures are unreliable; measure again when it is idle."
+BUSY_MACHINE = "Other programs are using this machine, so these figures are unreliable. Measure again when it is idle."
 
 
 def percent(share: float) -> str:

@@ -1,5 +1,5 @@
-"""Pages about runs: self-contained HTML files, which load nothing and run no script. The content of a run's files is
-shown as text."""
+"""HTML pages about runs: self-contained files that load nothing and contain no script. The content of a run's files is
+shown as text, never as HTML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multiverse.core.plain_files import read_plain
 from multiverse.training.progress import duration_text, failure_counts
 from multiverse.training.runs.records import EVALUATED, RunRecord
 
-LARGEST_VIDEO = 2**25  # bytes; a browser opens such a page quickly
+MAX_VIDEO_BYTES = 2**25  # a browser still opens such a page quickly
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #222; max-width: 1100px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .6rem; }
@@ -40,10 +40,10 @@ def plot_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
 
 
 def report_page(curves: Sequence[Curve], panels: Sequence[Panel]) -> bytes:
-    """Return a page with results, figures, a video, failures, settings and environment."""
+    """Return a page with results, figures, a video, failures, settings and provenance."""
     runs = [run for curve in curves for run in curve.runs]
     parts = [_runs(curves), _pictures(curves, panels), _video(runs), _failures(runs), _config(curves)]
-    return _page(_title(curves), [*parts, _environment(runs)])
+    return _page(_title(curves), [*parts, _provenance(runs)])
 
 
 # -- sections -----------------------------------------------------------------------------------------------------
@@ -78,11 +78,11 @@ def state_of(run: RunRecord) -> str:
     """Return the state of a run, such as 'finished in 3:07 min'."""
     if not run.summary:
         return "running, or ended without a summary"
-    took = run.summary.get("seconds")
-    how = "finished" if run.summary.get("finished") else "interrupted"
-    how = f"stopped ({run.summary['stopped']})" if run.summary.get("stopped") else how
-    how = f"failed: {run.summary['error']}" if run.summary.get("error") else how
-    return f"{how} in {duration_text(took)}" if isinstance(took, int | float) else how
+    seconds = run.summary.get("seconds")
+    state = "finished" if run.summary.get("finished") else "interrupted"
+    state = f"stopped ({run.summary['stopped']})" if run.summary.get("stopped") else state
+    state = f"failed: {run.summary['error']}" if run.summary.get("error") else state
+    return f"{state} in {duration_text(seconds)}" if isinstance(seconds, int | float) else state
 
 
 def _pictures(curves: Sequence[Curve], panels: Sequence[Panel]) -> str:
@@ -90,21 +90,21 @@ def _pictures(curves: Sequence[Curve], panels: Sequence[Panel]) -> str:
         f'<img alt="{_text(panel.title)}" src="{_data(drawn(figure([panel], curves), "svg"), "image/svg+xml")}">'
         for panel in panels
     ]
-    return _section("Pictures", f'<div class="pictures">{"".join(images)}</div>')
+    return _section("Figures", f'<div class="pictures">{"".join(images)}</div>')
 
 
 def _video(runs: Sequence[RunRecord]) -> str:
-    """Show the newest video; one that is too large is only named."""
-    found = max((run.videos[0] for run in runs if run.videos), key=lambda path: path.stat().st_mtime_ns, default=None)
-    if found is None:
+    """Embed the newest video; if it is too large, only its path is shown."""
+    video = max((run.videos[0] for run in runs if run.videos), key=lambda path: path.stat().st_mtime_ns, default=None)
+    if video is None:
         command = f"multiverse record {shlex.quote(str(runs[0].path))}"
-        return _section("Video", f"<p>No video has been recorded: <code>{_text(command)}</code> makes one.</p>")
+        return _section("Video", f"<p>No video has been recorded. To record one: <code>{_text(command)}</code></p>")
     try:
-        source = _data(read_plain(found, LARGEST_VIDEO)[0], "video/mp4")
+        source = _data(read_plain(video, MAX_VIDEO_BYTES)[0], "video/mp4")
     except (OSError, ValueError):
-        size = in_bytes(found.stat().st_size)
-        return _section("Video", f"<p><code>{_text(found)}</code> has {size}: too large for this page.</p>")
-    return _section("Video", f'<video controls loop src="{source}"></video><p><code>{_text(found)}</code></p>')
+        size = in_bytes(video.stat().st_size)
+        return _section("Video", f"<p><code>{_text(video)}</code> is too large for this page ({size}).</p>")
+    return _section("Video", f'<video controls loop src="{source}"></video><p><code>{_text(video)}</code></p>')
 
 
 def _failures(runs: Sequence[RunRecord]) -> str:
@@ -112,12 +112,12 @@ def _failures(runs: Sequence[RunRecord]) -> str:
     for run in runs:
         try:
             rows += [[str(run.path), name, f"{count:,}"] for name, count in failure_counts(run.summary).items()]
-        except (LookupError, TypeError, ValueError):  # it has not ended, or its summary is malformed
+        except (LookupError, TypeError, ValueError):  # the run has not ended, or its summary is malformed
             unknown += 1
         if run.summary.get("error"):
             rows.append([str(run.path), "ended by", str(run.summary["error"])])
-    none = "None is known: not every run has ended." if unknown else "None."
-    return _section("Failures", _table(("run", "what", "how often"), rows) if rows else f"<p>{none}</p>")
+    none = "None so far; not every run has ended." if unknown else "None."
+    return _section("Failures", _table(("run", "failure", "count"), rows) if rows else f"<p>{none}</p>")
 
 
 def _config(curves: Sequence[Curve]) -> str:
@@ -141,8 +141,8 @@ def _cell(value: str, differs: bool) -> str:
     return f'<td class="{"changed" if differs else ""}"><code>{_text(value)}</code></td>'
 
 
-def _environment(runs: Sequence[RunRecord]) -> str:
-    """Return versions, machine, commit and command line of each part of each run, equal ones only once."""
+def _provenance(runs: Sequence[RunRecord]) -> str:
+    """Return versions, machine, commit and command line of each part of each run; equal ones are shown once."""
     names_of: dict[str, list[str]] = {}
     for run in runs:
         for number, part in enumerate(run.provenance):
@@ -156,7 +156,7 @@ def _environment(runs: Sequence[RunRecord]) -> str:
             rest["command"] = shlex.join(map(str, rest["command"]))
         rows = [[name, _short(value)] for name, value in rest.items()]
         parts.append(f"<p>{_text(', '.join(names))}</p>{_table(('', ''), rows)}")
-    return _section("Environment", "".join(parts) or "<p>Not known.</p>")
+    return _section("Provenance", "".join(parts) or "<p>Not recorded.</p>")
 
 
 # -- HTML ----------------------------------------------------------------------------------------------------------

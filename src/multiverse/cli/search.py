@@ -1,6 +1,6 @@
-"""`multiverse tune ENV --search …`: hyper-parameters, searched by trials that are ordinary runs.
+"""`multiverse tune ENV --search …`: search hyperparameters, with trials that are ordinary runs.
 
-What is searched is written as `learning_rate=1e-5..1e-2,batch_size=32|64|128,gamma`."""
+The settings to search are written as `learning_rate=1e-5..1e-2,batch_size=32|64|128,gamma`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.commands import train
 from multiverse.cli.commands.plot import write
-from multiverse.cli.flags import Setting, all_settings, flag_words, spelled, value_words
-from multiverse.cli.main import require, require_positive
+from multiverse.cli.flags import Setting, all_settings, flag_words, value_words
+from multiverse.cli.main import print_wrapped, require, require_positive
+from multiverse.cli.options import spelled
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
 from multiverse.core.names import did_you_mean
@@ -23,7 +24,7 @@ from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 from multiverse.training.runs.run_directory import safe_name
 
-TRIED = {
+DEFAULT_VALUES = {
     "learning_rate": "1e-5..1e-2",
     "batch_size": "32|64|128|256|512",
     "gamma": "0.9|0.95|0.98|0.99|0.995|0.999",
@@ -48,11 +49,11 @@ TRIED = {
     "exploration_fraction": "0.05..0.5",
     "exploration_final_eps": "0.01..0.2",
 }
-"""Range of a setting that is named without one; true or false, and words of a list, need none."""
+"""Values of settings that are named without any; booleans and settings with a fixed set of words need none."""
 STEPS_PER_ENV = {True: "32|64|128|256|512|1024|2048", False: "1|2|4|8|16"}
-"""Range of the rollout length, by whether the algorithm learns from rollouts of its own policy or from replay."""
+"""Values of the rollout length for on-policy (True) and off-policy algorithms."""
 WIDE = 10
-"""Ratio of the ends of a range, from which on it is searched by the logarithm."""
+"""Ratio of the ends of a range from which the range is searched on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,14 @@ class Range:
         return self.low > 0 and self.high >= WIDE * self.low
 
     def rounded(self, value: float) -> float:
-        """Round to three digits, as values are tried and shown."""
+        """Round to three digits, as values are used and displayed."""
         return int(value) if self.whole else min(max(float(f"{value:.3g}"), self.low), self.high)
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
     def distribution(self) -> Any:
-        """Return the same range as optuna has it."""
+        """Return the range as an optuna distribution."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.whole:
@@ -83,17 +84,17 @@ class Range:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}{', by the logarithm' if self.log else ''}"
+        return f"{self.low:g} to {self.high:g}{' (logarithmic scale)' if self.log else ''}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Several values, each as it is typed."""
+    """Several values, as they are typed."""
 
     words: tuple[str, ...]
 
     def distribution(self) -> Any:
-        """Return the same choice as optuna has it."""
+        """Return the choice as an optuna distribution."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.words)
@@ -107,17 +108,18 @@ Dimension = Range | Choice
 
 @dataclass(frozen=True)
 class Space:
-    """Dimensions of a search, by setting."""
+    """The dimensions of a search, by the names of their settings."""
 
     settings: Mapping[str, Setting]
-    tried: Mapping[str, Dimension]
+    dimensions: Mapping[str, Dimension]
 
     def values(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a study has drawn, as a config has it: not all of it, if the search was killed meanwhile."""
-        return {name: self._value(name, drawn[name]) for name in self.tried if name in drawn}
+        """Return the values that a study has drawn, as a config has them; some are missing if the search was killed
+        while it drew them."""
+        return {name: self._value(name, drawn[name]) for name in self.dimensions if name in drawn}
 
     def _value(self, name: str, drawn: Any) -> Any:
-        match self.tried[name]:
+        match self.dimensions[name]:
             case Range() as numbers:
                 return numbers.rounded(drawn)
             case Choice():
@@ -127,25 +129,26 @@ class Space:
                 return setting.read(drawn.split() if get_origin(setting.kind) is tuple else drawn)
 
     def word(self, name: str, value: Any) -> str:
-        """Return the word of a choice that stands for this value; '' if none does."""
-        words = getattr(self.tried[name], "words", ())
+        """Return the word of a choice that stands for this value; '' if there is none."""
+        words = getattr(self.dimensions[name], "words", ())
         return next((word for word in words if self._value(name, word) == value), "")
 
     def drawn_for(self, config: TrainConfig) -> dict[str, Any]:
-        """Return the config's own values as a study would have drawn them, without those that are not tried."""
-        plain = plain_config(config)
-        own = {**plain, **{key: one for part in plain.values() if isinstance(part, dict) for key, one in part.items()}}
-        found: dict[str, Any] = {}
-        for name, dimension in self.tried.items():
+        """Return the config's own values as a study would draw them, without those outside the dimensions."""
+        settings = plain_config(config)
+        for section in [value for value in settings.values() if isinstance(value, dict)]:
+            settings = {**settings, **section}
+        drawn: dict[str, Any] = {}
+        for name, dimension in self.dimensions.items():
             if isinstance(dimension, Range):
-                found |= {name: own[name]} if dimension.holds(own[name]) else {}
-            elif word := self.word(name, own[name]):
-                found[name] = word
-        return found
+                drawn |= {name: settings[name]} if dimension.holds(settings[name]) else {}
+            elif word := self.word(name, settings[name]):
+                drawn[name] = word
+        return drawn
 
-    def drawn_for_all(self, config: TrainConfig) -> bool:
-        """Return whether all of the config's own values are tried."""
-        return self.drawn_for(config).keys() == self.tried.keys()
+    def contains(self, config: TrainConfig) -> bool:
+        """Return whether all of the config's own values are in the dimensions."""
+        return self.drawn_for(config).keys() == self.dimensions.keys()
 
     def config(self, config: TrainConfig, values: Mapping[str, Any]) -> TrainConfig:
         """Return the config with these values."""
@@ -154,47 +157,49 @@ class Space:
         return train_config(merged(plain_config(config), given, config.algorithm, own_settings(kind)), kind)
 
     def __str__(self) -> str:
-        return "\n".join(f"  {name}: {dimension}" for name, dimension in self.tried.items())
+        return "\n".join(f"  {name}: {dimension}" for name, dimension in self.dimensions.items())
 
 
 def space_of(text: str, config: TrainConfig) -> Space:
-    """Return the dimensions that `--search` asks for, with every value checked."""
-    run, own = ({one.name: one for one in group} for group in all_settings(config.algorithm).values())
+    """Parse the value of `--search`, and check every value in it."""
+    run, own = ({setting.name: setting for setting in group} for group in all_settings(config.algorithm).values())
     known = {**own, "num_envs": run["num_envs"]}
-    by_form = {flag[2:].replace("-", "_"): one for one in known.values() for flag in one.flags}
-    tried: dict[str, Dimension] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
-        named, equals, values = (one.strip() for one in part.partition("="))
-        setting = by_form.get(named.lower().replace("-", "_"))
+    by_spelling = {flag[2:].replace("-", "_"): setting for setting in known.values() for flag in setting.flags}
+    dimensions: dict[str, Dimension] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, values = map(str.strip, part.partition("="))
+        setting = by_spelling.get(name.lower().replace("-", "_"))
         if setting is None:
-            if named in run:
-                raise InvalidRequest(f"--search {named}: it does not change what an algorithm learns from, or how")
-            hint = did_you_mean(named, [*known], by_form)
-            raise InvalidRequest(f"--search {named}: {config.algorithm} has no such setting. {hint}")
-        if setting.name in tried:
+            if name in run:
+                raise InvalidRequest(
+                    f"--search {name}: only settings of {config.algorithm} and num_envs can be searched"
+                )
+            hint = did_you_mean(name, [*known], by_spelling)
+            raise InvalidRequest(f"--search {name}: {config.algorithm} has no such setting. {hint}")
+        if setting.name in dimensions:
             raise InvalidRequest(f"--search {setting.name}: the setting is named twice")
-        tried[setting.name] = _dimension(setting, values if equals else _usual(setting, config), part)
-    if not tried:
+        dimensions[setting.name] = _dimension(setting, values if equals else _default_values(setting, config), part)
+    if not dimensions:
         raise InvalidRequest("--search needs settings, such as learning_rate,batch_size or learning_rate=1e-5..1e-2")
-    space = Space(known, tried)
-    for name, dimension in tried.items():  # refuse invalid values here, not in the trial that draws them
+    space = Space(known, dimensions)
+    for name, dimension in dimensions.items():  # refuse invalid values here, not in the trial that draws them
         for drawn in dimension.words if isinstance(dimension, Choice) else (dimension.low, dimension.high):
             space.config(config, {name: space._value(name, drawn)})
     return space
 
 
-def _usual(setting: Setting, config: TrainConfig) -> str:
-    """Return the usual range of a setting."""
+def _default_values(setting: Setting, config: TrainConfig) -> str:
+    """Return the values to search for a setting that is named without any."""
     if setting.name == "steps_per_env":
         return STEPS_PER_ENV["gae_lambda" in own_settings(algorithm_class(config.algorithm))]
-    if setting.name in TRIED:
-        return TRIED[setting.name]
+    if setting.name in DEFAULT_VALUES:
+        return DEFAULT_VALUES[setting.name]
     if setting.kind is bool:
         return "true|false"
     kinds = (setting.kind, *get_args(setting.kind))
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     if not words:
-        raise InvalidRequest(f"--search {setting.name} has no usual range: {setting.name}=LOW..HIGH, or A|B|C")
+        raise InvalidRequest(f"--search {setting.name} has no default values: pass {setting.name}=LOW..HIGH or =A|B|C")
     return "|".join([*words, *(["none"] if type(None) in kinds else [])])
 
 
@@ -202,16 +207,16 @@ def _dimension(setting: Setting, text: str, part: str) -> Dimension:
     if ".." in text:
         low, high = (_number(word, part) for word in text.split("..", 1))
         if not low < high:
-            raise InvalidRequest(f"--search {part}: the first must be below the second")
+            raise InvalidRequest(f"--search {part}: the start of the range must be below its end")
         kinds = (setting.kind, *get_args(setting.kind))
         if not {int, float} & {*kinds}:
-            raise InvalidRequest(f"--search {part}: {setting.name} is not a number; A|B|C names the values to try")
+            raise InvalidRequest(f"--search {part}: {setting.name} is not a number; pass its values as A|B|C")
         return Range(low, high, whole=float not in kinds)
     words = tuple(word.strip() for word in text.split("|"))
     if len({*words}) < 2 or "" in words:
-        raise InvalidRequest(f"--search {part}: at least two values, {setting.name}=A|B, or a range, LOW..HIGH")
+        raise InvalidRequest(f"--search {part}: expected at least two values (A|B) or a range (LOW..HIGH)")
     if setting.kind is bool and {*words} != {"true", "false"}:
-        raise InvalidRequest(f"--search {part}: it is true or false: write true|false")
+        raise InvalidRequest(f"--search {part}: {setting.name} is true or false; pass {setting.name}=true|false")
     return Choice(words)
 
 
@@ -220,48 +225,48 @@ def _number(word: str, part: str) -> float:
         return float(word)
     except ValueError:
         raise InvalidRequest(
-            f"--search {part}: {word!r} is not a number; a range is LOW..HIGH, such as 1e-5..1e-2"
+            f"--search {part}: {word!r} is not a number; expected a range LOW..HIGH, such as 1e-5..1e-2"
         ) from None
 
 
 # -- the command ----------------------------------------------------------------------------------------------
 DESCRIPTION = """\
-  Searches hyper-parameters with optuna (extra `search`). Every trial is an
-  ordinary run of its own; one that falls behind the others is pruned. The
-  same command resumes a search that was interrupted, or adds trials with a
-  larger --trials. All flags of `multiverse train` apply, such as the budget
-  of each trial. The result is a command with the best settings, every trial
-  in search.json, and a picture (extra `plot`).
+Searches hyperparameters with optuna (extra `search`). Every trial is an
+ordinary run; trials that fall behind the others are pruned. The same command
+resumes an interrupted search, or adds trials with a larger --trials. All
+flags of `multiverse train` apply, such as the budget of each trial. The
+search prints a command with the best settings, and writes all trials to
+search.json and a figure (extra `plot`).
 
 examples:
-    multiverse tune CartPole-v1 --search learning_rate,batch_size
-    multiverse tune CartPole-v1 --search 'lr=1e-4..1e-2,epochs=4|10|20'
-          --trials 50 --env-steps 20000
-    multiverse tune Pendulum-v1 --algorithm sac --search lr,tau --pruner halving"""
+  multiverse tune CartPole-v1 --search learning_rate,batch_size
+  multiverse tune CartPole-v1 --search 'lr=1e-4..1e-2,epochs=4|10|20' \\
+      --trials 50 --env-steps 20000
+  multiverse tune Pendulum-v1 --algorithm sac --search lr,tau --pruner halving"""
 
 OWN = (
     Setting(
         "search",
         str,
         "",
-        "Settings, divided by commas: NAME for the usual range, NAME=LOW..HIGH (by the logarithm, where the end is at "
-        "least 10 times the beginning), or NAME=A|B|C.",
+        "Settings to search, separated by commas: NAME (default values), NAME=LOW..HIGH (on a logarithmic scale if "
+        "HIGH is at least 10 times LOW), or NAME=A|B|C.",
     ),
-    Setting("trials", int, 20, "Number of trials, with those of earlier commands."),
+    Setting("trials", int, 20, "Number of trials, including those of earlier commands."),
     Setting(
         "pruner",
         str,
         "median",
-        "Trials that end early, by evaluations after every fifth of the budget: `median`, those below the median of "
-        "the others, from two fifths on; `halving`, all but a third, repeatedly; `none`.",
+        "Which trials end early, judged by evaluations after every fifth of the budget. `median`: trials below the "
+        "median of the others, from two fifths on; `halving`: all but the best third, repeatedly; `none`.",
     ),
     Setting("run_dir", str, "", "Directory of the search. Default: searches/<env>-<algorithm>."),
-    Setting("json", bool, None, "Print search.json as well."),
+    Setting("json", bool, None, "Also print the content of search.json."),
 )
 COMMAND = (*OWN, *(one for one in train.COMMAND if one.name in ("config", "trust", "preset", "no_preset", "plan")))
 
 
-def asked_for(arguments: Sequence[str]) -> bool:
+def requested(arguments: Sequence[str]) -> bool:
     return any(spelled(word).partition("=")[0] == "--search" for word in arguments)
 
 
@@ -275,42 +280,43 @@ def run(arguments: Sequence[str]) -> int:
     if command["pruner"] not in PRUNERS:
         raise InvalidRequest(f"--pruner {command['pruner']}: expected one of {', '.join(PRUNERS)}")
     if sys.platform == "win32":
-        raise PreflightError("--search runs every trial in a process of its own, which is not supported on Windows yet")
+        raise PreflightError("--search is not supported on Windows: it runs every trial in a separate process")
     config = train.config_from(options)
     train.refuse_unknown(config)
     space = space_of(command["search"], config)
-    train.refuse_beside(command["config"], Located(space.tried, {name: f"--search {name}" for name in space.tried}))
+    places = {name: f"--search {name}" for name in space.dimensions}
+    train.refuse_beside(command["config"], Located(space.dimensions, places))
     path = Path(command["run_dir"] or Path("searches") / safe_name(f"{config.env}-{config.algorithm}"))
     search = Search(path, config, space, command["search"], command["pruner"])
     if done := [trial for trial in search.trials if trial.state != "running"]:
-        _say(f"Resuming {path}: {len(done)} of {counted(command['trials'], 'trial')} done.")
+        _print(f"Resuming {path}: {len(done)} of {counted(command['trials'], 'trial')} done.")
     else:
-        _say(f"Searching in {path}, {counted(command['trials'], 'trial')}:\n{space}")
+        _print(f"Searching with {counted(command['trials'], 'trial')} in {path}:\n{space}")
     best = None if search.best is None else search.best.returned
 
-    def tell(trial: Any) -> None:
+    def print_trial(trial: Any) -> None:
         nonlocal best
-        _say(f"trial {trial.number} ({_in_words(trial.settings)}): {_outcome(trial, best)}")
+        _print(f"trial {trial.number} ({_listed(trial.settings)}): {_outcome(trial, best)}")
         if trial.state == "complete":
             best = trial.returned if best is None else max(best, trial.returned)
 
     try:
-        search.run(command["trials"], tell)
+        search.run(command["trials"], print_trial)
     except (KeyboardInterrupt, SystemExit):
-        _say(f"Interrupted. The same command resumes the search; results so far: {path}")
+        _print(f"Interrupted. The same command resumes the search. Results so far: {path}")
         raise
     search.write()
-    _tell_result(search, space, options)
+    _print_result(search, space, options)
     if command["json"]:
         print_json(search.results())
     return 0
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _print(line: str) -> None:
+    print_wrapped(line, sys.stderr)
 
 
-def _in_words(settings: Mapping[str, Any]) -> str:
+def _listed(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {' '.join(value_words(value))}" for name, value in settings.items())
 
 
@@ -319,38 +325,38 @@ def _outcome(trial: Any, best: float | None) -> str:
 
     if trial.state == "failed":
         return f"failed: {trial.why}"
-    told = f"return {in_digits(trial.returned)}"
+    result = f"return {in_digits(trial.returned)}"
     if trial.state == "complete":
-        return told + (" (best so far)" if best is None or trial.returned > best else "")
-    return f"{told}, pruned at {100 * trial.stage // STAGES} % of its budget"
+        return result + (" (best so far)" if best is None or trial.returned > best else "")
+    return f"{result}, pruned at {100 * trial.stage // STAGES} % of its budget"
 
 
-def _tell_result(search: Any, space: Any, options: train.TrainOptions) -> None:
+def _print_result(search: Any, space: Any, options: train.TrainOptions) -> None:
     trials, best = search.trials, search.best
     if best is None:
         why = next((trial.why for trial in trials if trial.why), "all were pruned")
         raise MultiverseError(f"no trial finished: {why}. The search is in {search.path}")
     try:
-        require("plot", "matplotlib", purpose="the picture of a search")
+        require("plot", "matplotlib", purpose="the figure of a search")
     except PreflightError as error:
-        _say(str(error))
+        _print(str(error))
     else:
         from multiverse.cli.figures import drawn, search_figure
 
         write(search.path / "search.png", drawn(search_figure(trials, space), "png"), sys.stderr)
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}
-    rest = "".join(f", {number} {state}" for state, number in count.items() if number)
-    told = f"return {in_digits(best.returned)} with {_in_words(best.settings)}"
-    print(f"Best of {counted(len(trials), 'trial')}{rest}: {told}.")
-    own = trials[0]
-    if own.number != best.number and own.returned is not None and space.drawn_for_all(search.config):
-        print(f"Without a search: return {in_digits(own.returned)} with {_in_words(own.settings)}.")
-    print("The best of many trials was also lucky. To measure its settings on new seeds:")
+    others = "".join(f", {number} {state}" for state, number in count.items() if number)
+    result = f"return {in_digits(best.returned)} with {_listed(best.settings)}"
+    print_wrapped(f"Best of {counted(len(trials), 'trial')}{others}: {result}.")
+    initial = trials[0]
+    if initial.number != best.number and initial.returned is not None and space.contains(search.config):
+        print_wrapped(f"Without the search: return {in_digits(initial.returned)} with {_listed(initial.settings)}.")
+    print_wrapped("The return of the best of many trials is too optimistic. To measure its settings on new seeds:")
     print(f"  {command_of(options, best.settings)}")
 
 
 def command_of(options: train.TrainOptions, settings: Mapping[str, Any]) -> str:
-    """Return the command that trains with these settings, and with the other flags, for five seeds."""
+    """Return the command that trains with these settings and the other flags, for five seeds."""
     words = ["multiverse", "train", *([options.env] if options.env else [])]
     kept = {name: value for name, value in options.command.items() if value and not _is_own(name)}
     for name, value in {**kept, **options.settings, **settings}.items():

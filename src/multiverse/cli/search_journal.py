@@ -25,10 +25,10 @@ log = logging.getLogger("multiverse")
 
 JOURNAL, JOURNAL_LOCK = "study.journal", "study.journal.lock"
 LARGEST_JOURNAL = 2**30  # bytes
-FIRST_ONES = 4
-"""Trials that are drawn at random and run to their end before others are compared with them."""
-WARM = 2
-"""Number of first stages at which the median prunes no trial: all are as bad there."""
+STARTUP_TRIALS = 4
+"""Number of trials whose settings are drawn at random, and which are complete before others are compared with them."""
+WARMUP_STAGES = 2
+"""Number of first stages at which the median prunes no trial, because all returns are still low."""
 _CREATE_STUDY, _NAME = 0, "search"
 _RESTORE = "Restore the file from a copy, or start another search with --run-dir"
 
@@ -88,10 +88,10 @@ def _damaged(path: Path, line: int, wrong: str) -> InvalidRequest:
 
 
 def opened(path: Path, pruner: str = "none") -> optuna.Study:
-    """The study in this directory, a new one if there is none."""
+    """Open the study in this directory; create one if there is none."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruners = {
-        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=FIRST_ONES, n_warmup_steps=WARM),
+        "median": lambda: optuna.pruners.MedianPruner(n_startup_trials=STARTUP_TRIALS, n_warmup_steps=WARMUP_STAGES),
         "halving": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
         "none": optuna.pruners.NopPruner,
     }
@@ -101,14 +101,14 @@ def opened(path: Path, pruner: str = "none") -> optuna.Study:
         raise _unusable(path / JOURNAL, error) from error
     try:
         storage = optuna.storages.JournalStorage(journal)
-        if journal.line:  # to load it appends nothing
+        if journal.line:  # loading a study appends nothing
             return optuna.load_study(study_name=_NAME, storage=storage, pruner=pruners[pruner]())
         return optuna.create_study(study_name=_NAME, storage=storage, direction="maximize", pruner=pruners[pruner]())
     except MultiverseError:
         raise
     except OSError as error:
         raise _unusable(journal.path, error) from error
-    except Exception as error:  # whatever optuna meets in a record that is JSON and makes no sense
+    except Exception as error:  # errors of optuna about a record that is JSON but is not valid here
         # guard: records-that-do-not-fit-are-located
         wrong = f"this record does not fit those before it ({in_a_line(error)})"
         raise _damaged(journal.path, journal.line, wrong) from error
@@ -124,9 +124,8 @@ def handle(study: optuna.Study, number: int) -> optuna.trial.Trial:
 
 
 def repair(path: Path, trials: int) -> None:
-    """Cut off a torn last line, and remove the lock of a process that was killed. For the one process that holds the
-    search's lock. `trials`: number of trials that the rest of the directory knows of, without which there need not be
-    a journal."""
+    """Cut off a torn last line, and remove the lock of a process that was killed. Only for the process that holds the
+    search's lock. `trials`: number of trials in the rest of the directory; if there are any, the journal must exist."""
     journal = path / JOURNAL
     (path / JOURNAL_LOCK).unlink(missing_ok=True)  # guard: a-lock-that-was-left-is-removed
     try:

@@ -1,7 +1,7 @@
-"""Trials of a search: ordinary runs in processes of their own. optuna draws their settings, and says which to prune.
+"""Trials of a search: ordinary runs in separate processes, whose settings optuna draws and which it may prune.
 
 searches/CartPole-v1-ppo/
-  config.yaml  search.json       common settings; what is searched, and the results so far
+  config.yaml  search.json       common settings; the dimensions of the search, and the results so far
   study.journal                  optuna's study
   trial-0/  trial-1/ …           the runs
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from multiverse.cli.search import Space
-from multiverse.cli.search_journal import FIRST_ONES, JOURNAL, handle, opened, repair
+from multiverse.cli.search_journal import JOURNAL, STARTUP_TRIALS, handle, opened, repair
 from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
 from multiverse.core.imports import with_folders, without_folders
 from multiverse.training.config.build import in_todays_names
@@ -42,8 +42,8 @@ RESULTS = "search.json"
 PRUNERS = ("median", "halving", "none")
 STAGES = 5
 """Number of equal parts of the budget, after each of which a trial is evaluated."""
-HOPELESS = 3
-"""Number of failed trials, without any other, that end a search."""
+MAX_FAILED = 3
+"""Number of failed trials that end a search in which no trial has succeeded."""
 PRUNED = "pruned"
 
 
@@ -60,92 +60,95 @@ class Trial:
 
 
 class Search:
-    """A study and its runs in a directory. `trials` is their state so far."""
+    """A study and its runs in a directory. `request` is the value of `--search`."""
 
-    def __init__(self, path: Path, config: TrainConfig, space: Space, asked: str, pruner: str) -> None:
+    def __init__(self, path: Path, config: TrainConfig, space: Space, request: str, pruner: str) -> None:
         config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
-        self.path, self.config, self._space, self._asked, self._pruner = path, config, space, asked, pruner
+        self.path, self.config, self._space, self._request, self._pruner = path, config, space, request, pruner
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._refuse_another()
+            self._refuse_other_search()
             lock = RunLock(path)  # one search at a time
             try:
                 known = self._known_trials()
                 repair(path, len(known))
                 write_config(path, config)
                 self._study = opened(path)
-                self._refuse_lost(known)
+                self._refuse_lost_trials(known)
                 self.write()
             finally:
                 lock.release()
         except OSError as error:
             raise InvalidRequest(f"{path} cannot be the directory of a search: {error.strerror or error}") from error
 
-    def _refuse_another(self) -> None:
-        """Refuse a directory with another search, or with other files."""
+    def _refuse_other_search(self) -> None:
+        """Refuse a directory that contains another search, or other files."""
         for name in (CONFIG, ORIGIN, RESULTS):
             refuse_link(self.path / name)  # guard: no-file-of-a-search-is-a-link
         if not (self.path / CONFIG).exists():
             if any(one.name != LOCK for one in self.path.iterdir()):
-                raise InvalidRequest(f"{self.path} is not empty and holds no search: --run-dir for another directory")
+                raise InvalidRequest(
+                    f"{self.path} is not empty and holds no search; pass another directory with --run-dir"
+                )
             return
-        there, wanted = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
-        named = [name for name in ("env", "algorithm", "network") if wanted.get(name)]
-        there |= {name: wanted[name] for name in named if _is_that(str(there.get(name)), wanted[name])}
-        same = there == json.loads(json.dumps(wanted))
-        before = self._saved().get("search", self._asked)
-        if not same or before != self._asked:
-            differs = f"--search {before}" if before != self._asked else ", ".join(_differing(there, wanted))
+        saved, current = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
+        named = [name for name in ("env", "algorithm", "network") if current.get(name)]
+        saved |= {name: current[name] for name in named if _is_same(str(saved.get(name)), current[name])}
+        request = self._saved().get("search", self._request)
+        if saved != json.loads(json.dumps(current)) or request != self._request:
+            differs = f"--search {request}" if request != self._request else ", ".join(_differing(saved, current))
             raise InvalidRequest(
-                f"{self.path} holds a search with other settings ({differs}): type the same, or --run-dir for another"
+                f"{self.path} holds a search with other settings ({differs}); pass the same settings, or another "
+                "--run-dir"
             )
 
     def _known_trials(self) -> dict[int, Any]:
-        """Return number → settings of every trial in `search.json`; None for a trial that has only its run."""
+        """Return number → settings of every trial in `search.json`; None for a trial of which there is only the run."""
         rows = self._saved().get("trials")
-        found: dict[int, Any] = {}
+        trials: dict[int, Any] = {}
         for path in self.path.glob("trial-*"):
             refuse_link(path)  # guard: no-trial-is-a-link
             number = path.name.removeprefix("trial-")
             if number.isdecimal() and is_run(path):
-                found[int(number)] = None
+                trials[int(number)] = None
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, dict) and isinstance(row.get("number"), int):
-                found[row["number"]] = row.get("settings")
-        return found
+                trials[row["number"]] = row.get("settings")
+        return trials
 
-    def _refuse_lost(self, known: Mapping[int, Any]) -> None:
-        """Refuse a journal that lacks trials: each would be drawn again, and its run would count for other settings."""
+    def _refuse_lost_trials(self, known: Mapping[int, Any]) -> None:
+        """Refuse a journal that lacks trials: they would be drawn again, and their runs would count for other
+        settings."""
         trials = self.trials
         for number, settings in sorted(known.items()):
             here = trials[number].settings if number < len(trials) else None
             same = here is not None and (settings is None or json.loads(json.dumps(for_json(here))) == settings)
             if not same:  # guard: lost-records-are-no-new-trials
                 raise InvalidRequest(
-                    f"{self.path / JOURNAL} does not have trial {number} as {RESULTS} and trial-{number} have it: some "
-                    "of its lines were lost or changed. Restore the file from a copy, or start another search with "
-                    "--run-dir"
+                    f"{self.path / JOURNAL} lacks trial {number} as it is in {RESULTS} and trial-{number}: lines were "
+                    "lost or changed. Restore the file from a copy, or start another search with --run-dir"
                 )
 
     def _saved(self) -> dict[str, Any]:
         return read_object(self.path / RESULTS)
 
     # -- running -------------------------------------------------------------------------------------------------
-    def run(self, trials: int, tell: Callable[[Trial], None]) -> None:
-        """Run the remaining trials up to this number, and resume those that were interrupted."""
+    def run(self, trials: int, report: Callable[[Trial], None]) -> None:
+        """Run the remaining trials up to this number, and resume those that were interrupted; `report` gets each trial
+        when it has ended."""
         at_once, shared = share_of_cores(self.config, trials)
         if shared.evaluate_every is None:
-            shared = dataclasses.replace(shared, evaluate_every=0)  # `Pruning` does
+            shared = dataclasses.replace(shared, evaluate_every=0)  # `Pruning` evaluates
         lock = RunLock(self.path)  # one search at a time
         try:
             if not self._study.trials and (own := self._space.drawn_for(self.config)):
-                self._study.enqueue_trial(own)  # the settings without a search
+                self._study.enqueue_trial(own)  # the first trial has the settings without a search
 
             def ended(number: int, why: str | None) -> None:
-                self._judge(number, why)
+                self._record(number, why)
                 self.write()
-                tell(self.trials[number])
-                self._refuse_hopeless()
+                report(self.trials[number])
+                self._stop_if_all_failed()
 
             orders = self._orders(shared, trials, ended)
             run_in_processes(orders, at_once, __name__, lambda number, line: None, ended)
@@ -159,7 +162,7 @@ class Search:
         while left or len(self.trials) < trials:
             number = left.pop(0) if left else self._drawn()
             run = self.path / f"trial-{number}"
-            if finished(run) is not None:  # only its result was not recorded
+            if finished(run) is not None:  # the search was killed before it recorded the result
                 ended(number, None)
                 continue
             order: dict[str, Any] = {"run": str(run), "trust": False, "tensorboard": False}
@@ -170,28 +173,28 @@ class Search:
                 continue
             try:
                 settings, before = self.trials[number].settings, self.trials[:number]
-                if len(settings) < len(self._space.tried):
-                    ended(number, "the search was ended while the settings of this trial were drawn")
+                if len(settings) < len(self._space.dimensions):
+                    ended(number, "the search was killed while the settings of this trial were drawn")
                     continue
-                again = sum(one.settings == settings for one in before)
-                seeded = dataclasses.replace(config, seed=config.seed + again)  # an equal run would add no information
-                mine = plain_config(self._space.config(seeded, settings))
-            except MultiverseError as error:  # no such combination
+                equal = sum(trial.settings == settings for trial in before)
+                seeded = dataclasses.replace(config, seed=config.seed + equal)  # the same seed would give the same run
+                trial_config = plain_config(self._space.config(seeded, settings))
+            except MultiverseError as error:  # this combination of settings is invalid
                 ended(number, in_a_line(error))
                 continue
-            yield number, {**order, "config": mine, "init_from": None}
+            yield number, {**order, "config": trial_config, "init_from": None}
 
     def _drawn(self) -> int:
         """Draw the settings of the next trial. Its number is the seed, so that an interrupted search draws the same."""
         from optuna.samplers import TPESampler
 
         seeds = np.random.SeedSequence((self.config.seed, len(self.trials)))
-        self._study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]), n_startup_trials=FIRST_ONES)
-        dimensions = {name: dimension.distribution() for name, dimension in self._space.tried.items()}
+        self._study.sampler = TPESampler(seed=int(seeds.generate_state(1)[0]), n_startup_trials=STARTUP_TRIALS)
+        dimensions = {name: dimension.distribution() for name, dimension in self._space.dimensions.items()}
         return int(self._study.ask(dimensions).number)
 
-    def _judge(self, number: int, why: str | None) -> None:
-        """Record the result of a trial that has ended."""
+    def _record(self, number: int, why: str | None) -> None:
+        """Record the result of a trial that has ended; `why`: the reason of a failure."""
         from optuna.trial import TrialState
 
         run = finished(self.path / f"trial-{number}")
@@ -204,30 +207,33 @@ class Search:
         else:
             self._study.tell(number, float(evaluated["mean_return"]))
 
-    def _refuse_hopeless(self) -> None:
+    def _stop_if_all_failed(self) -> None:
         states = [trial.state for trial in self.trials if trial.state != "running"]
-        if len(states) >= HOPELESS and {*states} == {"failed"}:
-            raise MultiverseError(f"no trial can be run: {self.trials[0].why}. The search is in {self.path}")
+        if len(states) >= MAX_FAILED and {*states} == {"failed"}:
+            raise MultiverseError(
+                f"the first {len(states)} trials failed: {self.trials[0].why}. The search is in {self.path}"
+            )
 
     # -- results ------------------------------------------------------------------------------------------------
     @property
     def trials(self) -> list[Trial]:
-        """All trials, by their numbers."""
-        return [self._trial(one) for one in self._study.trials if one.state.name != "WAITING"]
+        """All trials, ordered by number."""
+        return [self._trial(trial) for trial in self._study.trials if trial.state.name != "WAITING"]
 
-    def _trial(self, one: Any) -> Trial:
-        state = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": PRUNED}.get(one.state.name, "failed")
-        run = finished(self.path / f"trial-{one.number}")
+    def _trial(self, trial: Any) -> Trial:
+        """Return a trial of the study with the result of its run."""
+        state = {"RUNNING": "running", "COMPLETE": "complete", "PRUNED": PRUNED}.get(trial.state.name, "failed")
+        run = finished(self.path / f"trial-{trial.number}")
         evaluated = None if run is None or state == "failed" else run.summary["evaluation"]
-        reported = list(one.intermediate_values.values())  # the study has them even if the run was deleted
-        known = one.value if state == "complete" else reported[-1] if reported and state == PRUNED else None
+        reported = list(trial.intermediate_values.values())  # the study has them even if the run was deleted
+        returned = trial.value if state == "complete" else reported[-1] if reported and state == PRUNED else None
         return Trial(
-            one.number,
-            self._space.values(one.params),
-            state,
-            known if evaluated is None else float(evaluated["mean_return"]),
-            max(one.intermediate_values, default=0) if state == PRUNED else STAGES,
-            one.user_attrs.get("why", ""),
+            number=trial.number,
+            settings=self._space.values(trial.params),
+            state=state,
+            returned=returned if evaluated is None else float(evaluated["mean_return"]),
+            stage=max(trial.intermediate_values, default=0) if state == PRUNED else STAGES,
+            why=trial.user_attrs.get("why", ""),
         )
 
     @property
@@ -241,7 +247,7 @@ class Search:
         best = self.best
         rows = [{"run": f"trial-{trial.number}", **vars(trial)} for trial in self.trials]
         return {
-            "search": self._asked,
+            "search": self._request,
             "pruner": self._pruner,
             "best": None if best is None else best.number,
             "trials": rows,
@@ -251,30 +257,32 @@ class Search:
         replace_file(self.path / RESULTS, f"{json.dumps(for_json(self.results()), indent=2)}\n".encode())
 
 
-def _is_that(before: str, now: str) -> bool:
-    """Return whether both name the same thing, whose file may have moved."""
-    gone = not Path(before.rpartition(":")[0]).is_file()
-    return with_folders(before) == now or (gone and without_folders(with_folders(before)) == without_folders(now))
+def _is_same(saved: str, current: str) -> bool:
+    """Return whether both name the same class or function; its file may have moved."""
+    moved = not Path(saved.rpartition(":")[0]).is_file()
+    return with_folders(saved) == current or (
+        moved and without_folders(with_folders(saved)) == without_folders(current)
+    )
 
 
-def _differing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    for name in sorted({*there, *wanted}):
-        one, other = there.get(name), wanted.get(name)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from _differing(one, other)
-        elif one != other and not (isinstance(other, tuple) and one == [*other]):
-            yield f"{name}: {one}, now {other}"
+def _differing(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    for name in sorted({*saved, *current}):
+        old, new = saved.get(name), current.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differing(old, new)
+        elif old != new and not (isinstance(new, tuple) and old == [*new]):
+            yield f"{name}: {old}, now {new}"
 
 
 # -- in the process of a trial -------------------------------------------------------------------------------------
 class Pruning(Hook):
-    """Evaluates a run at every stage, reports to the study, and ends a run that falls behind. Returns of training would
-    cost nothing, but mislead: the longer good episodes are, the later they are counted."""
+    """Evaluates a run at every stage, reports to the study, and stops a run that falls behind. Returns of training are
+    no substitute: where good episodes are long, they are counted late."""
 
     def __init__(self, path: Path, number: int, pruner: str) -> None:
         study = opened(path, pruner)
         self._trial = handle(study, number)
-        self._stage = max(study.trials[number].intermediate_values, default=0)  # it may be a resumed trial
+        self._stage = max(study.trials[number].intermediate_values, default=0)  # above 0 in a resumed trial
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         stage = int(STAGES * trainer.config.budget.spent(trainer.clock))
@@ -288,7 +296,7 @@ class Pruning(Hook):
 
 
 def child(order: Mapping[str, Any]) -> int:
-    """Run one trial in a process of its own."""
+    """Run one trial in its own process."""
 
     def run() -> None:
         pruning = Pruning(Path(order["study"]), order["trial"], order["pruner"])

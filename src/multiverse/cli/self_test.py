@@ -1,4 +1,4 @@
-"""The self-test of `multiverse doctor`: all ways of running envs give equal bits, and leave nothing behind."""
+"""Self-test of `multiverse doctor`: all executors and start methods give the same bits, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -37,52 +37,52 @@ class Outcome:
 
 
 def run_self_test() -> Iterator[Outcome]:
-    """Yield outcomes: serial compared with Gymnasium, each other way compared with serial, and what was left behind."""
+    """Yield the outcomes: serial compared with Gymnasium, the others compared with serial, and the check for leaks."""
     if process.usable_here():
-        fork_server.fork_server()  # it lives as long as the program, so it is started before the first count
-    before = Held.now()
+        fork_server.fork_server()  # lives as long as the program, so it is started before resources are counted
+    before = Resources.now()
     reference: list[Trajectory] = []
 
     def check_serial() -> str:
         reference.append(trajectory(lambda: mv.make_vec(ENV, NUM_ENVS, "serial")))
-        gymnasiums = trajectory(lambda: gymnasium.make_vec(ENV, NUM_ENVS, vectorization_mode="sync"))
-        return difference(reference[0], gymnasiums)
+        gymnasium_rows = trajectory(lambda: gymnasium.make_vec(ENV, NUM_ENVS, vectorization_mode="sync"))
+        return difference(reference[0], gymnasium_rows)
 
     def check_like_serial(make: Make) -> str:
-        return difference(trajectory(make), reference[0]) if reference else "nothing to compare with: serial failed"
+        return difference(trajectory(make), reference[0]) if reference else "not compared, because serial failed"
 
-    yield outcome("serial, as Gymnasium's SyncVectorEnv", check_serial)
+    yield outcome("serial equals SyncVectorEnv", check_serial)
     for name, make in contenders().items():
-        yield outcome(f"{name}, as serial", functools.partial(check_like_serial, make))
+        yield outcome(f"{name} equals serial", functools.partial(check_like_serial, make))
     yield outcome("nothing left behind", lambda: left_behind(before))
 
 
 def contenders() -> dict[str, Make]:
-    """Return every executor and start method of this platform but serial."""
+    """Return every executor and start method of this platform except serial."""
     vec = functools.partial(mv.make_vec, ENV, NUM_ENVS, workers=2)
-    found: dict[str, Make] = {"thread": functools.partial(vec, "thread")}
+    makers: dict[str, Make] = {"thread": functools.partial(vec, "thread")}
     if process.usable_here():
         for method in ("forkserver", "fork", "spawn"):
-            found[f"process by {method}"] = functools.partial(vec, "process", start_method=method)
-        found["hybrid"] = functools.partial(vec, "hybrid")
-    return found
+            makers[f"process ({method})"] = functools.partial(vec, "process", start_method=method)
+        makers["hybrid"] = functools.partial(vec, "hybrid")
+    return makers
 
 
 def outcome(name: str, check: Callable[[], str]) -> Outcome:
-    """Run one check, which returns what is wrong, or ''."""
-    begun = time.perf_counter()
+    """Run one check, which returns the problem that it found, or ''."""
+    started = time.perf_counter()
     try:
-        wrong = check()
+        problem = check()
     except Exception as error:
         first_line = next(iter(str(error).splitlines()), "")
-        wrong = f"{type(error).__name__}: {first_line}"
-    detail = wrong or f"{STEPS} steps of {NUM_ENVS} envs"
-    return Outcome(name, not wrong, detail, time.perf_counter() - begun)
+        problem = f"{type(error).__name__}: {first_line}"
+    detail = problem or f"{STEPS} steps of {NUM_ENVS} envs"
+    return Outcome(name, not problem, detail, time.perf_counter() - started)
 
 
-# -- the same bits ---------------------------------------------------------------------------------------------
+# -- equal results ---------------------------------------------------------------------------------------------
 def trajectory(make: Make) -> Trajectory:
-    """Return what a vector env returns for the fixed seeds and actions of the test."""
+    """Return the results of a vector env for the fixed seeds and actions of the test."""
     actions = np.random.default_rng(SEED).integers(0, 2, (STEPS, NUM_ENVS))
     envs = make()
     try:
@@ -95,18 +95,18 @@ def trajectory(make: Make) -> Trajectory:
         envs.close()
 
 
-def difference(one: Trajectory, other: Trajectory) -> str:
+def difference(first: Trajectory, second: Trajectory) -> str:
     """Describe the first difference of two trajectories; '' if they are equal bit for bit."""
-    for number, (ours, theirs) in enumerate(zip(one, other, strict=True)):
-        for name, a, b in zip(FIELDS, ours, theirs):
+    for number, rows in enumerate(zip(first, second, strict=True)):
+        for name, a, b in zip(FIELDS, *rows):
             if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
                 return f"{name} differ {f'at step {number}' if number else 'after reset'}"
     return ""
 
 
-# -- nothing left ----------------------------------------------------------------------------------------------
+# -- leaks -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Held:
+class Resources:
     """Descendants, open files and threads of this process."""
 
     processes: frozenset[int]
@@ -114,24 +114,24 @@ class Held:
     threads: frozenset[str]
 
     @classmethod
-    def now(cls) -> Held:
+    def now(cls) -> Resources:
         gc.collect()
         threads = frozenset(f"{t.name} ({t.ident})" for t in threading.enumerate())
         return cls(frozenset(descendants()), machine.open_descriptors(), threads)
 
 
-def left_behind(before: Held) -> str:
-    """Describe what was not there before, after a moment in which it may go away; '' if there is nothing."""
+def left_behind(before: Resources) -> str:
+    """Describe the resources that are left after `SETTLE_S` and were not there before; '' if there are none."""
     give_up = time.monotonic() + SETTLE_S
     while True:
-        words = more_than(Held.now(), before)
-        if not words or time.monotonic() > give_up:
-            return words
+        description = more_than(Resources.now(), before)
+        if not description or time.monotonic() > give_up:
+            return description
         time.sleep(0.05)
 
 
-def more_than(now: Held, before: Held) -> str:
-    """Describe what `now` has and `before` has not; '' if there is nothing."""
+def more_than(now: Resources, before: Resources) -> str:
+    """Describe the resources that are in `now` and not in `before`; '' if there are none."""
     processes, threads = sorted(now.processes - before.processes), sorted(now.threads - before.threads)
     open_files = now.open_files - before.open_files
     parts = [f"processes {processes}"] if processes else []

@@ -1,15 +1,14 @@
-"""`multiverse bench ENV`: every executor beside the plain loop and the machine's limit."""
+"""`multiverse bench ENV`: measure every executor beside the plain loop and the machine's limit."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from multiverse.cli.main import one_line, parse, parsed_kwargs, require_positive
+from multiverse.cli.main import one_line, parsed_kwargs, print_wrapped, require_positive
+from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
 from multiverse.core.plan import ExecutorName
@@ -20,19 +19,20 @@ if TYPE_CHECKING:
     Results = dict[tuple[ExecutorName, int], Result | MultiverseError]
 
 DESCRIPTION = """\
-Measures the steps per second of an env under each executor, beside the plain
+Measures the steps per second of an env with each executor, beside the plain
 loop (one bare env) and the machine's limit (one bare loop per usable core).
-Actions are random and drawn beforehand; the time of resets is included, but
-they are not counted as steps. A step of a PettingZoo env is one of the env
-(AEC: one agent's decision), with actions that the masks allow. Every round
-measures everything in turn; ratios are taken within a round, and the table
-shows medians over the rounds.
+Actions are random and drawn in advance. The time of resets is included, but
+resets are not counted as steps. In a PettingZoo parallel env all agents act
+in one step; in an AEC env a step is one agent's decision. Action masks are
+respected. Each round measures everything in turn; ratios are computed within
+a round, and the table shows medians over the rounds.
 
---parallelism adds a table of the first number of envs in one process (serial,
-simulated parallelism) and in several (process, true parallelism): what each
-costs and yields, and which to use.
+--parallelism adds a table that compares simulated parallelism (all envs in
+one process) with true parallelism (several processes) for the first of
+--num-envs: cost, speed, and which of the two to use.
 
 examples:
+  multiverse bench CartPole-v1
   multiverse bench BoxJump-v0 --num-envs 8 --parallelism
   multiverse bench Pendulum-v1 --num-envs 8 64 --env-kwargs '{"g": 9.8}'
   multiverse bench my_module:make_env --executors serial hybrid --json"""
@@ -42,24 +42,17 @@ examples:
 class Bench:
     """Options of `multiverse bench`."""
 
-    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
-    num_envs: tuple[int, ...] = (8, 64)
-    """Number of envs; several numbers are measured one after another."""
-    executors: tuple[ExecutorName, ...] = ("serial", "process", "hybrid", "thread", "auto")
-    """Executors to measure."""
-    workers: int | None = None
-    """Number of threads or processes of each executor. Default: chosen by the number of usable cores."""
-    seconds: float = 1.0
-    """Duration of each measurement."""
-    rounds: int = 3
-    """Number of times that everything is measured."""
-    parallelism: bool = False
-    """Also compare simulated with true parallelism: cores, memory, speed, processes, GPUs and rendering."""
-    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
-    """Arguments for the env, as a JSON object."""
-    json: bool = False
-    """Print one JSON object, with every round, instead of a table."""
+    env: str = argument("ENV", ENV_HELP)
+    num_envs: tuple[int, ...] = option((8, 64), "Numbers of envs, measured one after another.")
+    executors: tuple[ExecutorName, ...] = option(
+        ("serial", "process", "hybrid", "thread", "auto"), "Executors to measure.", metavar="EXECUTOR"
+    )
+    workers: int | None = option(None, "Number of workers of each executor. Default: chosen from the usable cores.")
+    seconds: float = option(1.0, "Duration of each measurement, in seconds.")
+    rounds: int = option(3, "Number of rounds, each of which measures everything once.")
+    parallelism: bool = option(False, "Also compare simulated with true parallelism.")
+    env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
+    json: bool = option(False, "Print one JSON object with the results of every round instead of a table.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -90,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _contenders(options: Bench) -> dict[tuple[ExecutorName, int], str]:
-    """Return what is to be measured, with its name; refuse what cannot be measured."""
+    """Return the name of each combination of executor and number of envs to measure; refuse invalid options."""
     if not options.num_envs or not options.executors:
         raise InvalidRequest("--num-envs and --executors need at least one value each")
     require_positive(rounds=options.rounds, seconds=options.seconds, workers=options.workers)
@@ -159,13 +152,12 @@ def _print_table(options: Bench, comparison: Comparison, results: Results) -> No
     table.add_row("the machine's limit", str(comparison.cores), f"{limit:,.0f}", percent(1), ratio, end_section=True)
     for (executor, num_envs), result in results.items():
         table.add_row(*_cells(executor, num_envs, result))
-    console = ResultConsole()
-    console.print(table)
+    ResultConsole().print(table)
     if comparison.machine_is_busy:
-        console.print(BUSY_MACHINE, soft_wrap=True)
+        print_wrapped(BUSY_MACHINE)
     for (executor, num_envs), result in results.items():
         if isinstance(result, MultiverseError):
-            console.print(f"{_name(executor, num_envs)}: {one_line(result)}", markup=False, soft_wrap=True)
+            print_wrapped(f"{_name(executor, num_envs)}: {one_line(result)}")
 
 
 def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
@@ -173,9 +165,8 @@ def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
     table = table_of(title, ("Feature", "Simulated Parallelism", "True Parallelism"), ())
     for row in parallelism.rows():
         table.add_row(*row)
-    console = ResultConsole()
-    console.print(table)
-    console.print(parallelism.advice(), markup=False, soft_wrap=True)
+    ResultConsole().print(table)
+    print_wrapped(parallelism.advice())
 
 
 def _cells(executor: str, num_envs: int, result: Result | MultiverseError) -> tuple[str, ...]:

@@ -1,27 +1,27 @@
-"""`multiverse check-env ENV`: find what is wrong with an env."""
+"""`multiverse check-env ENV`: find mistakes in an env."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
 from rich.padding import Padding
 from rich.text import Text
 
-from multiverse.cli.main import parse, parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
+from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import STYLES, Progress, ResultConsole, print_json
 
 if TYPE_CHECKING:
     from multiverse.env_checker.report import CheckReport
 
 DESCRIPTION = """\
-Checks one env: building and closing, spaces, reset and step, seeds and
-replays, several copies in one process, what it leaves behind, what it costs.
-Each finding gives the evidence, the reason why it matters, and what to
-change. A hang or a crash of the env is a finding too. PettingZoo envs,
-parallel and AEC, are checked agent by agent. Exit code 1 when there are
+Checks an env: building and closing, spaces, reset and step, seeding and
+determinism, several copies in one process, leaked resources, and speed. Each
+finding gives the evidence, the reason why it matters, and the change to make.
+A hang or a crash of the env is reported as a finding. PettingZoo envs
+(parallel and AEC) are checked agent by agent. The exit code is 1 if there are
 errors.
 
 examples:
@@ -34,20 +34,13 @@ examples:
 class CheckEnv:
     """Options of `multiverse check-env`."""
 
-    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
-    seed: int = 0
-    """Seed of the episodes and of the random actions."""
-    steps: int = 1000
-    """Length of the longest rollout; slow envs are stepped for 3 s at most."""
-    timeout_s: float = 60.0
-    """Time after which an env that does not answer hangs; a check of a slow env stops after half of it."""
-    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
-    """Arguments for the env, as a JSON object."""
-    strict: bool = False
-    """Exit code 1 for warnings too."""
-    json: bool = False
-    """Print one JSON object instead of lines."""
+    env: str = argument("ENV", ENV_HELP)
+    seed: int = option(0, "Seed of the episodes and of the random actions.")
+    steps: int = option(1000, "Number of steps of the longest rollout; slow envs are stepped for at most 3 s.")
+    timeout_s: float = option(60.0, "Seconds without an answer, after which the env counts as hung.")
+    env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
+    strict: bool = option(False, "Exit with code 1 if there are warnings, too.")
+    json: bool = option(False, "Print one JSON object instead of text.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -61,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
         settings = Settings(seed=options.seed, steps=options.steps, timeout_s=options.timeout_s)
         report = examine(source_of(options.env, kwargs), settings, lambda name: progress.next(f"checking: {name}"))
     if options.json:
-        findings, checks = ([asdict(one) for one in part] for part in (report.findings, report.checks))
+        findings, checks = ([asdict(entry) for entry in part] for part in (report.findings, report.checks))
         counts = {"ok": report.ok, "errors": len(report.errors), "warnings": len(report.warnings)}
         about = {"env": report.env, "env_kwargs": kwargs, "seed": report.seed}
         print_json({**about, **counts, "findings": findings, "checks": checks})
@@ -71,7 +64,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _print_findings(report: CheckReport) -> None:
-    """Print each finding with its evidence, its reason and its remedy."""
+    """Print each finding with its evidence, the reason why it matters, and the remedy."""
     console = ResultConsole()
     for finding in report.findings:
         style = STYLES["failed"] if finding.severity == "error" else STYLES.get(finding.severity, "")
@@ -80,4 +73,4 @@ def _print_findings(report: CheckReport) -> None:
             console.print(Padding(Text(line), (0, 0, 0, 4), expand=False))
     for line in report.not_done:
         console.print(Text(line, STYLES["warning"]))
-    console.print(report.summary, markup=False, soft_wrap=True)
+    print_wrapped(report.summary)

@@ -1,14 +1,12 @@
-"""`multiverse compare RUN RUN`: settings in which runs differ, and their results."""
+"""`multiverse compare RUN RUN`: compare the settings and results of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from multiverse.cli.main import parse
+from multiverse.cli.options import RUNS_HELP, argument, option, parse
 from multiverse.cli.output import ResultConsole, percent, print_json, table_of
 from multiverse.core.errors import InvalidRequest
 
@@ -16,10 +14,10 @@ if TYPE_CHECKING:
     from multiverse.cli.curves import Curve
 
 DESCRIPTION = """\
-Compares runs: the settings in which they differ, the returns of their last
-and best evaluations, their speed, and how their time was spent. Runs that
-differ only in their seed are one column, with the interquartile mean of their
-returns and its 95 % bootstrap interval.
+Compares runs: the settings that differ, the returns of the last and the best
+evaluation, the speed, and how the time was spent. Runs that differ only in
+their seed share a column, which shows the interquartile mean (IQM) of their
+returns with its 95 % bootstrap interval.
 
 examples:
   multiverse compare runs/CartPole-v1/ppo-0-… runs/CartPole-v1/dqn-0-…
@@ -30,10 +28,8 @@ examples:
 class Compare:
     """Options of `multiverse compare`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories that contain runs."""
-    json: bool = False
-    """Print one JSON object."""
+    runs: tuple[str, ...] = argument("RUN", RUNS_HELP)
+    json: bool = option(False, "Print one JSON object instead of a table.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -42,8 +38,10 @@ def run(arguments: Sequence[str]) -> int:
 
     curves = curves_of(options.runs)
     if len(curves) < 2:
-        only = f": {', '.join(options.runs)} has runs of one kind only ({curves[0].label})" if curves else ""
-        raise InvalidRequest(f"compare needs two kinds of runs: name a second run, or a directory with several{only}")
+        same = f"all have the same settings ({curves[0].label})" if curves else "there are none"
+        raise InvalidRequest(
+            f"{', '.join(options.runs)}: expected runs with different settings, but {same}; name another run"
+        )
     settings = differing([curve.runs[0] for curve in curves])
     if options.json:
         print_json({"runs": [_summary(curve) for curve in curves], "settings": settings})
@@ -66,7 +64,7 @@ def _summary(curve: Curve) -> dict[str, Any]:
 
 
 def _print(curves: Sequence[Curve], settings: dict[str, list[Any]]) -> None:
-    """Print a table with a numbered column for each curve, below a list of the numbers."""
+    """Print a table with a numbered column for each curve, below a list that explains the numbers."""
     from multiverse.cli.curves import in_figures
     from multiverse.training.config.budget import PARTS
 

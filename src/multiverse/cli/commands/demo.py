@@ -1,4 +1,4 @@
-"""`multiverse demo`: train, then compare the speed with Gymnasium's vector envs, in under a minute."""
+"""`multiverse demo`: train CartPole, then compare the speed with Gymnasium's vector envs, in under a minute."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import tyro
+from typing import TYPE_CHECKING
 
 from multiverse.algorithms import DEFAULT_ALGORITHM
-from multiverse.cli.main import parse, require_positive
+from multiverse.cli.main import print_wrapped, require_positive
+from multiverse.cli.options import option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
 from multiverse.core.errors import counted
 
@@ -26,16 +25,16 @@ SYNC, ASYNC, OURS = "gymnasium SyncVectorEnv", "gymnasium AsyncVectorEnv", "mult
 
 DESCRIPTION = f"""\
 Trains {NUM_ENVS} copies of {ENV} until an evaluation on unseen seeds reaches a
-mean return of {TARGET:g} (of 500), in a run that you can examine afterwards,
-and draws its curve if the extra `plot` is installed. Then measures the speed
-of one bare env in a loop, of Gymnasium's two vector envs and of multiverse,
-with random actions, beside the machine's limit (one bare loop per usable
-core). Takes less than a minute. Exit code 1 if the target is not reached.
+mean return of {TARGET:g} (the maximum is 500), and plots the learning curve if
+the extra `plot` is installed. Then measures the steps per second of one bare
+env in a loop, of Gymnasium's two vector envs and of multiverse, with random
+actions, beside the machine's limit (one bare loop per usable core). Takes
+less than a minute. The exit code is 1 if the target is not reached.
 
-example:
+examples:
   multiverse demo"""
 
-HOW_TO_READ = "Every number is a median over the rounds; ratios are taken within each round first."
+HOW_TO_READ = "Every number is the median over the rounds; ratios are computed within a round."
 
 WHAT_NEXT = f"""\
 In Python:    import multiverse as mv
@@ -50,22 +49,18 @@ This machine: multiverse doctor --self-test"""
 class Demo:
     """Options of `multiverse demo`."""
 
-    train: bool = True
-    """--no-train shows the speed only."""
-    seed: Annotated[int, tyro.conf.arg(metavar="N")] = 0
-    """Seed of the training."""
-    seconds: Annotated[float, tyro.conf.arg(metavar="S")] = 0.5
-    """Duration of each measurement of speed."""
-    rounds: Annotated[int, tyro.conf.arg(metavar="N")] = 2
-    """Number of times that everything is measured; the table shows medians."""
+    train: bool = option(True, "Measure the speed only.")
+    seed: int = option(0, "Seed of the training.")
+    seconds: float = option(0.5, "Duration of each measurement of speed, in seconds.")
+    rounds: int = option(2, "Number of rounds, each of which measures everything once.")
 
 
 def run(arguments: Sequence[str]) -> int:
     options = parse(Demo, "demo", DESCRIPTION, arguments)
     require_positive(rounds=options.rounds, seconds=options.seconds)
-    learned = _train(options.seed) if options.train else True
+    reached = _train(options.seed) if options.train else True
     _compare(options)
-    return int(not learned)
+    return int(not reached)
 
 
 def _train(seed: int) -> bool:
@@ -76,23 +71,23 @@ def _train(seed: int) -> bool:
     from multiverse.training.run import start_run
 
     settings = {"num_envs": NUM_ENVS, "seed": seed, "target_return": TARGET}
-    config, voice = config_for(ENV, DEFAULT_ALGORITHM, settings), LinePrinter()
-    voice.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
-    run = run_with_sinks(functools.partial(start_run, config), [ProgressLines(voice)])
-    _draw(run.path)
-    voice.say()
-    found = run.summary["evaluation"]
-    return found is not None and float(found["mean_return"]) >= TARGET
+    config, printer = config_for(ENV, DEFAULT_ALGORITHM, settings), LinePrinter()
+    printer.say(f"Training {NUM_ENVS} × {ENV} until the mean return is {TARGET:g} or more.")
+    run = run_with_sinks(functools.partial(start_run, config), [ProgressLines(printer)])
+    _plot(run.path)
+    printer.say()
+    evaluation = run.summary["evaluation"]
+    return evaluation is not None and float(evaluation["mean_return"]) >= TARGET
 
 
-def _draw(run: Path) -> None:
-    """Draw the learning curve, or print how to get it if matplotlib is not installed."""
+def _plot(run: Path) -> None:
+    """Plot the learning curve, or print how to get it if matplotlib is not installed."""
     if importlib.util.find_spec("matplotlib") is None:
-        print(f"Its learning curve: pip install 'multiverse[plot]', then multiverse plot {run}")
+        print(f"To plot the learning curve: pip install 'multiverse[plot]', then multiverse plot {run}")
         return
     from multiverse.cli.commands import plot
 
-    print("Its learning curve:")
+    print("Learning curve:")
     plot.run([str(run), "--out", str(run / "plot.png")])
 
 
@@ -116,16 +111,16 @@ def _sync() -> AnyVectorEnv:
 
 
 def _async() -> AnyVectorEnv:
-    """Start the workers with a handler that only notes Ctrl-C: otherwise each would print a traceback."""
+    """Start the workers with a handler that only records Ctrl-C: otherwise each would print a traceback."""
     import gymnasium
 
-    noted: list[int] = []
-    ours = signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    interrupts: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         envs = gymnasium.make_vec(ENV, NUM_ENVS, vectorization_mode="async")
     finally:
-        signal.signal(signal.SIGINT, ours)
-    if noted:
+        signal.signal(signal.SIGINT, previous)
+    if interrupts:
         envs.close()
         raise KeyboardInterrupt
     return envs
@@ -148,10 +143,8 @@ def _print_results(comparison: Comparison) -> None:
     loops = counted(comparison.cores, "bare loop")
     add_row(f"the machine's limit ({loops})", lambda one: one.limit_steps_per_s)
     plan = comparison.rounds[-1].readings[OURS].plan
-    console = ResultConsole()
-    console.print(table)
-    console.print(f"{HOW_TO_READ}\n", soft_wrap=True)
-    console.print(f"Chosen here: {plan}\n", markup=False, soft_wrap=True)
+    ResultConsole().print(table)
+    print_wrapped(f"{HOW_TO_READ}\n\nChosen on this machine: {plan}\n")
     if comparison.machine_is_busy:
-        console.print(f"{BUSY_MACHINE}\n", soft_wrap=True)
-    console.print(WHAT_NEXT, markup=False, soft_wrap=True)
+        print_wrapped(f"{BUSY_MACHINE}\n")
+    print(WHAT_NEXT)

@@ -1,4 +1,4 @@
-"""`multiverse doctor`: check this machine, and say how to fix what keeps multiverse from working."""
+"""`multiverse doctor`: check this machine, and print how to fix problems."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from multiverse.cli.main import parse
+from multiverse.cli.options import option, parse
 from multiverse.cli.output import Progress, ResultConsole, print_json
 
 if TYPE_CHECKING:
     from multiverse.cli.doctor_checks import Finding
     from multiverse.cli.self_test import Outcome
 
-
 DESCRIPTION = """\
 Checks this machine: Python, platform, cores, memory, limits, shared memory,
-every way to start a worker, GPU, optional packages. Each check reports what
-it found, and what to do. Exit code 1 when something keeps multiverse from
-working.
+start methods of workers, GPU and optional packages. Each check prints what it
+found and, if there is a problem, how to fix it. The exit code is 1 if
+multiverse cannot work here.
 
 examples:
-  multiverse doctor --self-test     after installing: runs every executor
+  multiverse doctor --self-test
   multiverse doctor --json"""
 
 
@@ -29,10 +28,8 @@ examples:
 class Doctor:
     """Options of `multiverse doctor`."""
 
-    json: bool = False
-    """Print one JSON object instead of lines."""
-    self_test: bool = False
-    """Also step envs under every executor and start method, compare the results bit for bit, and look for leaks."""
+    json: bool = option(False, "Print one JSON object instead of text.")
+    self_test: bool = option(False, "Also compare the results of all executors bit for bit, and look for leaks.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -47,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
         self_test = {"self_test": [asdict(outcome) for outcome in outcomes]} if outcomes else {}
         print_json({"healthy": healthy, "checks": checks, **self_test})
     else:
-        print("\nmultiverse works on this machine." if healthy else "\nFix what is marked above.")
+        print("\nmultiverse works on this machine." if healthy else "\nFix the problems listed above.")
     return int(not healthy)
 
 
@@ -63,7 +60,7 @@ def _examine() -> dict[str, Finding]:
 
 
 def _run_self_test(quiet: bool) -> list[Outcome]:
-    """Run the self-test, and print each outcome at once."""
+    """Run the self-test, and print each outcome as it comes."""
     from multiverse.cli.self_test import run_self_test
 
     console, outcomes = ResultConsole(), []

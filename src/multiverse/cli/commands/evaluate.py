@@ -1,4 +1,4 @@
-"""`multiverse evaluate RUN`: how good a policy is."""
+"""`multiverse evaluate RUN`: measure the return of a run's policy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import tyro
-
-from multiverse.cli.main import parse, parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
+from multiverse.cli.options import ENV_KWARGS_HELP, MOVED_HELP, RUN_HELP, TRUST_HELP, argument, option, parse
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, in_digits
 from multiverse.core.imports import without_folders
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
     from multiverse.training.opening import SavedRun
 
 DESCRIPTION = """\
-Plays episodes with a run's policy, on as many envs as the run's evaluations,
-on seeds that no training ever sees, with the most likely actions or, if its
-evaluations do, drawn ones. Equal seeds give equal episodes, whatever the
-training looked like. By default they are other episodes than those of the
-run's own evaluations: its best checkpoint was selected on those, so that its
-return there is too high. Of several agents it plays all, or, with --opponent,
-one side, which alternates from episode to episode.
+Plays episodes with a run's policy and prints their mean return. The episodes
+have seeds that are never used in training; equal seeds give equal episodes.
+By default they are not the episodes of the run's own evaluations: the best
+checkpoint was selected on those, so its return on them is too high. Actions
+are the most likely ones or, if the run's evaluations sample, sampled ones.
+The policy plays all agents or, with --opponent, one side, which alternates
+from episode to episode.
 
 examples:
   multiverse evaluate runs/CartPole-v1
@@ -42,21 +41,15 @@ examples:
 class RunOptions:
     """Options of every command that plays with the policy of a run."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Directory of the run, a checkpoint in it, or a directory above: then the run that was written to last."""
-    which: Literal["latest", "best"] = "latest"
-    """The latest checkpoint, or the one with the best evaluation."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ID|MODULE:NAME")] = None
-    """The env, for a run whose env was an object of a program."""
-    algorithm: Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")] = None
-    """Your algorithm, for a run that cannot hold its policy, where the class was in a program or has moved."""
-    network: Annotated[str | None, tyro.conf.arg(metavar="FILE.py:CLASS")] = None
-    """Your network, for a run whose network was a class of a program, or has moved."""
-    trust: bool = False
-    """Call the code (module:name) and join the Ray cluster that the run names, although you did not write it here."""
+    run: str = argument("RUN", RUN_HELP)
+    which: Literal["latest", "best"] = option("latest", "Use the latest checkpoint, or the best one.")
+    env: str | None = option(None, MOVED_HELP.format("env"), metavar="ID|MODULE:NAME")
+    algorithm: str | None = option(None, MOVED_HELP.format("algorithm"), metavar="MODULE:CLASS")
+    network: str | None = option(None, MOVED_HELP.format("network"), metavar="FILE.py:CLASS")
+    trust: bool = option(False, TRUST_HELP)
 
     def source(self) -> dict[str, Any]:
-        """Return what replaces or allows code that the run names."""
+        """Return the options that replace code that the run names, or allow it to be called."""
         return {"env": self.env, "algorithm": self.algorithm, "network": self.network, "trust": self.trust}
 
 
@@ -64,20 +57,19 @@ class RunOptions:
 class EpisodeOptions(RunOptions):
     """Options of every command that plays new episodes with the policy of a run."""
 
-    seed: int | None = None
-    """Seed of the episodes. Default: 1000000; the run's own evaluations have `evaluation_seed`, 0 by default."""
-    opponent: Annotated[str | None, tyro.conf.arg(metavar="random|self|RUN|MODULE:FUNCTION")] = None
-    """Who plays the other side: any open action, the policy itself, another run's, or a function (observation, open
-    actions, generator) → action. Default: as in the run's own evaluations."""
-    stochastic: bool = False
-    """Draw the actions. Default: as in the run's own evaluations (`evaluation_deterministic`)."""
-    deterministic: bool = False
-    """Take the most likely actions."""
-    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
-    """Arguments for the env, over those of the run: a team of another size, say, or other physics."""
+    seed: int | None = option(None, "Seed of the episodes. Default: 1000000, not that of the run's evaluations.")
+    opponent: str | None = option(
+        None,
+        "The opponent: `random` (any legal action), `self` (the policy itself), the policy of another run, or a "
+        "function (observation, legal actions, generator) → action. Default: that of the run's own evaluations.",
+        metavar="random|self|RUN|MODULE:FUNCTION",
+    )
+    stochastic: bool = option(False, "Sample the actions. Default: as in the run's own evaluations.")
+    deterministic: bool = option(False, "Take the most likely actions.")
+    env_kwargs: str = option("{}", f"{ENV_KWARGS_HELP} They override those of the run.", metavar="JSON")
 
     def conditions(self) -> dict[str, Any]:
-        """Return the conditions under which episodes are played, other than their seed."""
+        """Return the conditions of the episodes, other than their seed."""
         if self.stochastic and self.deterministic:
             raise InvalidRequest("--stochastic and --deterministic cannot be used together")
         deterministic = self.deterministic if self.stochastic != self.deterministic else None
@@ -89,15 +81,10 @@ class EpisodeOptions(RunOptions):
 class Evaluate(EpisodeOptions):
     """Options of `multiverse evaluate`."""
 
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Directory of the run, a checkpoint in it, or a directory above: then the run that was written to last. The
-    directory of several seeds: every one of them."""
-    episodes: Annotated[int, tyro.conf.arg(aliases=("--n-eval-episodes", "--num-episodes"))] = 100
-    """Number of episodes."""
-    best: bool = False
-    """The same as --which best."""
-    json: bool = False
-    """Print one JSON object, with every episode."""
+    run: str = argument("RUN", f"{RUN_HELP} For the directory of several seeds, every seed is evaluated.")
+    episodes: int = option(100, "Number of episodes.", aliases=("--n-eval-episodes", "--num-episodes"))
+    best: bool = option(False, "The same as --which best.")
+    json: bool = option(False, "Print one JSON object, with every episode.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -110,43 +97,43 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.seed_runs import iqm_text, over_seeds
     from multiverse.training.validation import RunObjects
 
-    several, which = find_set(options.run), "best" if options.best else options.which
-    runs = {None: options.run} if several is None else _begun(several)
+    run_set, which = find_set(options.run), "best" if options.best else options.which
+    runs = {None: options.run} if run_set is None else _started_runs(run_set)
     objects = RunObjects(env=options.env, algorithm=options.algorithm, network=options.network)
-    brought = {"env_kwargs": conditions.pop("env_kwargs"), "opponent": conditions.pop("opponent")}
-    objects = dataclasses.replace(objects, **brought)
-    opened = {seed: migrate(open_run(one, which)) for seed, one in runs.items()}
+    replaced = {"env_kwargs": conditions.pop("env_kwargs"), "opponent": conditions.pop("opponent")}
+    objects = dataclasses.replace(objects, **replaced)
+    saved_runs = {run_seed: migrate(open_run(path, which)) for run_seed, path in runs.items()}
     reports = dict[Any, dict[str, Any]]()
-    for of_run, saved in opened.items():
+    for run_seed, saved in saved_runs.items():
         seed = chosen_seed(saved, options.seed)
         result = evaluate_saved(saved, objects, seed=seed, episodes=options.episodes, trust=options.trust, **conditions)
-        reports[of_run] = report = _report(options, saved, result, seed)
+        reports[run_seed] = report = _report(options, saved, result, seed)
         if not options.json:
             _print(report)
-    if several is not None:
-        said = over_seeds({str(seed): report["mean_return"] for seed, report in reports.items()})
-        report = {"run": str(several), **said, "runs": [*reports.values()]}
+    if run_set is not None:
+        aggregate = over_seeds({str(run_seed): report["mean_return"] for run_seed, report in reports.items()})
+        report = {"run": str(run_set), **aggregate, "runs": [*reports.values()]}
         if not options.json:
-            print(iqm_text(said))
+            print_wrapped(iqm_text(aggregate))
     if options.json:
         print_json(report)
     return 0
 
 
-def _begun(several: Path) -> dict[int | None, str]:
-    """Return the runs of a set that have begun, by seed; warn about the others."""
+def _started_runs(run_set: Path) -> dict[int | None, str]:
+    """Return the runs of a set that have been started, by seed; warn about the others."""
     from multiverse.training.seed_runs import read_set
 
-    runs = {seed: several / f"seed-{seed}" for seed in read_set(several)["seeds"]}
-    again = f"`multiverse resume {shlex.quote(str(several))}`"
+    runs = {seed: run_set / f"seed-{seed}" for seed in read_set(run_set)["seeds"]}
+    resume = f"`multiverse resume {shlex.quote(str(run_set))}`"
     if not any(run.exists() for run in runs.values()):
-        raise InvalidRequest(f"no seed of {several} has begun: {again} begins them")
+        raise InvalidRequest(f"no seed of {run_set} has been started; start them with {resume}")
     for seed in (seed for seed, run in runs.items() if not run.exists()):
-        print(f"seed {seed} has not begun: left out; {again} goes on with it", file=sys.stderr)
+        print_wrapped(f"seed {seed} has not been started and is left out; start it with {resume}", sys.stderr)
     return {seed: str(run) for seed, run in runs.items() if run.exists()}
 
 
-def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) -> dict[str, Any]:
+def _report(options: Evaluate, saved: SavedRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
     from multiverse.training.loading import own_evaluation_seed
     from multiverse.training.opening import steps_of
     from multiverse.training.runs.origin import OPPONENT
@@ -157,11 +144,11 @@ def _report(options: Evaluate, saved: SavedRun, found: Evaluation, seed: int) ->
         "env_steps": steps_of(saved.existing_checkpoint),
         "seed": seed,
         "training_evaluation_seed": own_evaluation_seed(saved),
-        "opponent": (options.opponent or saved.settings.get(OPPONENT)) if found.opponent else None,
-        **found.summary(),
-        **({"sides": {side: one.summary() for side, one in found.sides.items()}} if found.sides else {}),
-        "returns": list(found.returns),
-        "lengths": list(found.lengths),
+        "opponent": (options.opponent or saved.settings.get(OPPONENT)) if evaluation.opponent else None,
+        **evaluation.summary(),
+        **({"sides": {name: side.summary() for name, side in evaluation.sides.items()}} if evaluation.sides else {}),
+        "returns": list(evaluation.returns),
+        "lengths": list(evaluation.lengths),
     }
 
 
@@ -169,8 +156,9 @@ def _print(report: dict[str, Any]) -> None:
     from multiverse.training.progress import evaluation_text
 
     print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
-    seeds, lowest, highest = _seeds(report), in_digits(min(report["returns"])), in_digits(max(report["returns"]))
-    print(f"{evaluation_text(report, report['opponent'])}; from {lowest} to {highest}; {seeds}")
+    print_wrapped(_seeds(report))
+    lowest, highest = in_digits(min(report["returns"])), in_digits(max(report["returns"]))
+    print_wrapped(f"{evaluation_text(report, report['opponent'])}; from {lowest} to {highest}")
     for side, summary in report.get("sides", {}).items():
         print(f"  as {side}: {evaluation_text(summary)}")
 
@@ -178,5 +166,5 @@ def _print(report: dict[str, Any]) -> None:
 def _seeds(report: dict[str, Any]) -> str:
     seed, in_training = report["seed"], report["training_evaluation_seed"]
     if seed == in_training:
-        return f"seed {seed}, the episodes of the evaluations in training, on which the best checkpoint was selected"
-    return f"seed {seed}, other episodes than in the evaluations in training (seed {in_training})"
+        return f"seed {seed}: the episodes of the run's own evaluations, on which its best checkpoint was selected"
+    return f"seed {seed}; the run's own evaluations use seed {in_training}"

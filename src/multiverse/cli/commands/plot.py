@@ -1,21 +1,19 @@
-"""`multiverse plot RUN…`: draw figures of runs."""
+"""`multiverse plot RUN…`: plot figures of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TextIO
 
-import tyro
-
-from multiverse.cli.main import parse
+from multiverse.cli.options import OUT_HELP, RUNS_HELP, argument, option, parse
 from multiverse.core.errors import InvalidRequest
 
 DESCRIPTION = """\
-Draws learning curves, evaluations, speed and the time split, as a PNG and as
-one self-contained HTML page. Runs that differ only in their seed are one
-line, of interquartile means, with their 95 % bootstrap interval as a band.
+Plots learning curves, evaluations, speed and the time split, as a PNG file and
+as a self-contained HTML page. Runs that differ only in their seed become one
+line, the interquartile mean, with the 95 % bootstrap interval as a band.
 Needs the extra `plot`.
 
 examples:
@@ -30,12 +28,9 @@ KINDS = ("png", "svg", "pdf", "html")
 class Plot:
     """Options of `multiverse plot`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories that contain runs."""
-    metrics: tuple[str, ...] = ()
-    """Further metrics to draw, by their names in metrics.jsonl."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """A .png, .svg, .pdf or .html file, or a folder for plot.png and plot.html. Default: RUN or, for several, here."""
+    runs: tuple[str, ...] = argument("RUN", RUNS_HELP)
+    metrics: tuple[str, ...] = option((), "Further metrics to plot, by their names in metrics.jsonl.", metavar="METRIC")
+    out: str | None = option(None, f"A .png, .svg, .pdf or .html file, or a folder. {OUT_HELP}", metavar="FILE|FOLDER")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -55,20 +50,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def written_files(runs: Sequence[str], out: str | None, name: str, kinds: Sequence[str]) -> list[Path]:
-    """Return the files to write: the one that is named, or one of each kind in a folder."""
-    if not runs:
-        raise InvalidRequest("no run is named: pass its directory, or one that contains runs, such as runs/CartPole-v1")
-    asked = Path(out) if out is not None else Path(runs[0] if len(runs) == 1 else ".")
-    if out is None or asked.is_dir() or out.endswith("/"):
-        return [asked / f"{name}.{kind}" for kind in kinds]
+    """Return the files to write: the file `out`, or one of each kind in a folder."""
+    path = Path(out) if out is not None else Path(runs[0] if len(runs) == 1 else ".")
+    if out is None or path.is_dir() or out.endswith("/"):
+        return [path / f"{name}.{kind}" for kind in kinds]
     known = KINDS if name == "plot" else kinds
-    if asked.suffix[1:] not in known:
+    if path.suffix[1:] not in known:
         raise InvalidRequest(f"--out {out}: expected a folder, or a file that ends in {', '.join(known)}")
-    return [asked]
+    return [path]
 
 
 def write(file: Path, content: bytes, stream: TextIO | None = None) -> None:
-    """Write a file completely or not at all, and print its name, on standard output or on `stream`."""
+    """Write a file completely or not at all, and print its path on standard output or on `stream`."""
     from multiverse.training.runs.files import replace_file
 
     try:

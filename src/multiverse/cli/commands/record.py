@@ -1,21 +1,19 @@
-"""`multiverse record RUN`: a video of a policy."""
+"""`multiverse record RUN`: record a video of a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from multiverse.cli.commands.evaluate import EpisodeOptions
-from multiverse.cli.main import parse, require_positive
+from multiverse.cli.main import print_wrapped, require_positive
+from multiverse.cli.options import option, parse
 from multiverse.core.errors import in_digits
 
 DESCRIPTION = """\
-Writes an mp4 of episodes that a run's policy plays, on seeds that no training
-ever uses: the first ones of `multiverse evaluate`. Needs the extra `video`,
-and no screen.
+Writes an mp4 video of episodes that a run's policy plays: the first episodes
+of `multiverse evaluate`, whose seeds are never used in training. Needs the
+extra `video`, and no screen.
 
 examples:
   multiverse record runs/CartPole-v1
@@ -27,12 +25,9 @@ examples:
 class Record(EpisodeOptions):
     """Options of `multiverse record`."""
 
-    episodes: Annotated[int, tyro.conf.arg(aliases=("--num-episodes",))] = 1
-    """Number of episodes in the video, one after the other."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """File or folder of the video. Default: videos/ in the run."""
-    fps: float | None = None
-    """Frames per second. Default: as the env says."""
+    episodes: int = option(1, "Number of episodes in the video, one after the other.", aliases=("--num-episodes",))
+    out: str | None = option(None, "File or folder of the video. Default: videos/ in the run.", metavar="FILE|FOLDER")
+    fps: float | None = option(None, "Frames per second. Default: the env's `render_fps`.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,9 +36,9 @@ def run(arguments: Sequence[str]) -> int:
     conditions = {**options.source(), **options.conditions(), "which": options.which, "seed": options.seed}
     from multiverse.training.recording import record
 
-    made = record(options.run, options.out, episodes=options.episodes, fps=options.fps, **conditions)
-    returns = ", ".join(map(in_digits, made.evaluation.returns))
-    named = "return" if len(made.evaluation.returns) == 1 else "returns"
-    seconds = made.frames / made.fps
-    print(f"{made.path}: {made.frames} frames at {made.fps:g} a second, {seconds:.1f} s; {named} {returns}")
+    video = record(options.run, options.out, episodes=options.episodes, fps=options.fps, **conditions)
+    returns = ", ".join(map(in_digits, video.evaluation.returns))
+    noun = "return" if len(video.evaluation.returns) == 1 else "returns"
+    seconds = video.frames / video.fps
+    print_wrapped(f"{video.path}: {video.frames} frames at {video.fps:g} fps, {seconds:.1f} s; {noun} {returns}")
     return 0

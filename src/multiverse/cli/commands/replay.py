@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from multiverse.cli.commands.evaluate import RunOptions
-from multiverse.cli.main import FAILED, parse, require_positive
+from multiverse.cli.main import FAILED, print_wrapped, require_positive
+from multiverse.cli.options import option, parse
 from multiverse.cli.output import print_json
 
 DESCRIPTION = """\
-Plays an episode of a checkpoint's evaluation again, bit for bit: the same
-policy, the same seed. Its return and length are compared with those that the
-run recorded; where they differ, the exit code is 1. The digest covers every
-action, observation, reward and end: episodes with equal digests are equal,
-on any machine.
+Plays an episode of a checkpoint's evaluation again, bit for bit, with the same
+policy and the same seed. Its return and length are compared with those that
+the run recorded; the exit code is 1 if they differ. The digest covers every
+action, observation, reward and end of the episode: episodes with equal
+digests are equal, on any machine.
 
 examples:
   multiverse replay runs/CartPole-v1 --episode 3
@@ -29,16 +27,11 @@ examples:
 class Replay(RunOptions):
     """Options of `multiverse replay`."""
 
-    episode: int = 0
-    """Number of the episode in the evaluation, from 0."""
-    video: bool = False
-    """Record it too: into the run, videos/, or --out. Needs the extra `video`."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """File or folder of the video."""
-    fps: float | None = None
-    """Frames per second of the video. Default: as the env says."""
-    json: bool = False
-    """Print one JSON object."""
+    episode: int = option(0, "Number of the episode in the evaluation, counted from 0.")
+    video: bool = option(False, "Also record a video, into videos/ in the run or --out. Needs the extra `video`.")
+    out: str | None = option(None, "File or folder of the video; implies --video.", metavar="FILE|FOLDER")
+    fps: float | None = option(None, "Frames per second of the video. Default: the env's `render_fps`.")
+    json: bool = option(False, "Print one JSON object instead of text.")
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -48,25 +41,25 @@ def run(arguments: Sequence[str]) -> int:
 
     video = options.out or options.video
     source = {"which": options.which, **options.source()}
-    found = replay(options.run, options.episode, video=video, fps=options.fps, **source)
+    result = replay(options.run, options.episode, video=video, fps=options.fps, **source)
     if options.json:
-        path = None if found.video is None else str(found.video)
-        print_json({**dataclasses.asdict(found), "video": path, "same": found.same})
+        path = None if result.video is None else str(result.video)
+        print_json({**dataclasses.asdict(result), "video": path, "same": result.same})
     else:
-        print(f"episode {found.episode} (seed {found.seed}): return {found.returned:g}, length {found.length}")
-        print(f"digest {found.digest}")
-        if found.video is not None:
-            print(found.video)
-        print(_verdict(found.evaluated, found.same))
-    return FAILED if found.same is False else 0
+        print(f"episode {result.episode} (seed {result.seed}): return {result.returned:g}, length {result.length}")
+        print(f"digest {result.digest}")
+        if result.video is not None:
+            print(result.video)
+        print_wrapped(_verdict(result.evaluated, result.same))
+    return FAILED if result.same is False else 0
 
 
 def _verdict(evaluated: tuple[float, int] | None, same: bool | None) -> str:
     if evaluated is None:
         return "The run has no record of this episode, so there is nothing to compare it with."
     if same:
-        return "The same return and length as in the run's evaluation."
+        return "The return and the length are the same as in the run's evaluation."
     return (
-        f"Not the same: the run's evaluation had return {evaluated[0]:g}, length {evaluated[1]}. Check that the env is "
-        "deterministic for its seed (`multiverse check-env`) and has the version that the run used."
+        f"Not the same: in the run's evaluation the return was {evaluated[0]:g} and the length {evaluated[1]}. Check "
+        "that the env is deterministic for its seed (`multiverse check-env`) and has the version that the run used."
     )

@@ -1,21 +1,18 @@
-"""`multiverse report RUN`: write a report of a run in one file."""
+"""`multiverse report RUN`: write a report of runs as one HTML file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
-
-import tyro
 
 from multiverse.cli.commands.plot import write, written_files
-from multiverse.cli.main import parse
+from multiverse.cli.options import OUT_HELP, RUNS_HELP, argument, option, parse
 
 DESCRIPTION = """\
-Writes one self-contained HTML file: results, curves, the last recorded video,
-failures, settings, and the environment (versions, machine, commit, command
-line). A directory of several runs gives one report of all of them, in which
-runs that differ only in their seed are one curve. Needs the extra `plot`.
+Writes a self-contained HTML file with results, curves, the last recorded
+video, failures, settings and provenance (versions, machine, commit, command
+line). A directory of several runs gives one report of all of them; runs that
+differ only in their seed become one curve. Needs the extra `plot`.
 
 examples:
   multiverse report runs/CartPole-v1/ppo-0-20260101-120000
@@ -26,10 +23,8 @@ examples:
 class Report:
     """Options of `multiverse report`."""
 
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")]
-    """Directories of runs, or directories that contain runs."""
-    out: Annotated[str | None, tyro.conf.arg(metavar="FILE|FOLDER")] = None
-    """An .html file, or a folder for report.html. Default: RUN or, for several, here."""
+    runs: tuple[str, ...] = argument("RUN", RUNS_HELP)
+    out: str | None = option(None, f"An .html file, or a folder. {OUT_HELP}", metavar="FILE|FOLDER")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""`multiverse train ENV`: from what was typed, a file and a preset to a whole config; then the run, or several."""
+"""`multiverse train ENV`: build a config from flags, a file and a preset, and train it for one or several seeds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
-from multiverse.cli.flags import Setting, all_settings, spelled, typed
+from multiverse.cli.flags import Setting, all_settings, typed
 from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
-from multiverse.cli.main import require, require_positive
-from multiverse.cli.results import results
+from multiverse.cli.main import require, require_positive, results
+from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
 from multiverse.core.names import nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from multiverse.training.validation import StartOptions
 
 DESCRIPTION = """\
-  Trains an algorithm, and keeps the run in a directory of its own: settings,
-  metrics, episodes, checkpoints and summary. Ctrl-C saves it; `multiverse
-  resume` goes on exactly where it was. Flags go before --config, this before
-  the preset of the env, this before the defaults; a budget (--env-steps,
-  --episodes, --minutes) takes the place of those that it goes before.
+Trains an algorithm. The run is a directory with settings, metrics, episodes,
+checkpoints and a summary. Ctrl-C saves the run, and `multiverse resume`
+continues it exactly. Flags override the --config file, which overrides the
+preset of the env, which overrides the defaults. A budget (--env-steps,
+--episodes, --minutes) replaces all budgets that it overrides.
 
 examples:
-    multiverse train CartPole-v1
-    multiverse train Pendulum-v1 --minutes 5 --learning-rate 5e-4 --seeds 3
-    multiverse train my_module:make_env --preset CartPole-v1 --num-envs 16
-    multiverse train --config runs/CartPole-v1/ppo-0-…/config.yaml --seed 7"""
+  multiverse train CartPole-v1
+  multiverse train Pendulum-v1 --minutes 5 --learning-rate 5e-4 --seeds 3
+  multiverse train my_module:make_env --preset CartPole-v1 --num-envs 16
+  multiverse train --config runs/CartPole-v1/ppo-0-…/config.yaml --seed 7"""
 
 
 def run(arguments: Sequence[str]) -> int:
     options = train_options(arguments)
-    from multiverse.training.progress import LinePrinter  # which, as all below, needs more than what shows help
+    from multiverse.training.progress import LinePrinter  # slow to import, as all modules below; not needed for --help
 
     config = config_from(options)
     _refuse_early(options, config)
@@ -53,19 +53,19 @@ def run(arguments: Sequence[str]) -> int:
 
 # -- the config --------------------------------------------------------------------------------------------------
 def config_from(options: TrainOptions) -> TrainConfig:
-    """Flags before the file, the file before the preset, the preset before the defaults."""
+    """Build the config: flags override the file, the file the preset, and the preset the defaults."""
     from multiverse.training.runs.origin import check_trusted, names_code
     from multiverse.training.runs.run_directory import read_mark
 
     command = options.command
     file = _read(command["config"]) if command["config"] else {}
     if isinstance(file, RolloutSettings):
-        env_too = {"env": options.env} if options.env else {}
-        file.check_beside(Located({**options.settings, **env_too}, {**options.settings.places, "env": options.env}))
+        given = {**options.settings, **({"env": options.env} if options.env else {})}
+        file.check_beside(Located(given, {**options.settings.places, "env": options.env}))
     if not file.pop("preset", True) and not command["preset"]:
         command["no_preset"] = True
     algorithm = known_name(_named("algorithm", options.settings, file) or DEFAULT_ALGORITHM)
-    typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # whoever types a name means it
+    typed = {*options.settings, *(("env", "env_kwargs") if options.env else ())}  # what the user typed is trusted
     if names_code({key: value for key, value in file.items() if key not in typed}):
         check_trusted(file, read_mark(Path(command["config"]).parent), command["config"], command["trust"])
     own = own_settings(algorithm_class(algorithm))
@@ -76,24 +76,26 @@ def config_from(options: TrainOptions) -> TrainConfig:
     if command["plan"]:
         settings["plan"] = command["plan"]
     if not env:
-        raise InvalidRequest("which env? `multiverse train CartPole-v1`, or a --config that names one")
+        raise InvalidRequest(
+            "ENV is missing; for example: `multiverse train CartPole-v1`, or pass a --config that names an env"
+        )
     return config_for(env, algorithm, settings, not command["no_preset"] and (command["preset"] or True))
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Settings of a run from a file, also of one that counts rollouts."""
+    """Return the settings of a run from a file, also from one that counts its budget in rollouts."""
     file = in_todays_names(read_config(path))
     return rollout_settings(file) if counts_rollouts(file) else file
 
 
 def refuse_beside(path: str, given: Mapping[str, Any]) -> None:
-    """Settings that do not go together with this config file, which may be none ('')."""
+    """Refuse settings that contradict this config file ('' for no file)."""
     if path and isinstance(file := _read(path), RolloutSettings):
         file.check_beside(given)
 
 
 def _named(key: str, *given: Mapping[str, Any]) -> str:
-    """The first of these that names it; '' if none does."""
+    """Return the name under this key in the first of the mappings that has one; '' if none has."""
     for mapping in given:
         if key in mapping and not isinstance(mapping[key], str):
             raise InvalidConfig(place_of(mapping, key), f"expected a name, found {in_words(mapping[key])}")
@@ -103,7 +105,7 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
 
 
 def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
-    """What cannot be is said before anything is started."""
+    """Refuse options that are invalid or contradict each other, before anything is started."""
     command = options.command
     require_positive(seeds=command["seeds"])
     if command["seeds"] != 1:
@@ -111,7 +113,7 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 
         checked_count(command["seeds"])
     if command["no_preset"] and command["preset"]:
-        raise InvalidRequest(f"--no-preset, or --preset {command['preset']}?")
+        raise InvalidRequest(f"--no-preset and --preset {command['preset']} cannot be used together")
     refuse_unknown(config)
     if command["init_from"]:
         from multiverse.training.opening import checkpoint_of
@@ -122,8 +124,8 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
 
 
 def refuse_unknown(config: TrainConfig) -> None:
-    """Devices and envs that are not there; with the id that was probably meant: of several versions the one that has a
-    preset."""
+    """Refuse a device or an env that does not exist, with the id that was probably meant: of several versions, the one
+    that has a preset."""
     from multiverse.adapters.env_source import recipes
     from multiverse.training.learners import checked_device
 
@@ -135,20 +137,20 @@ def refuse_unknown(config: TrainConfig) -> None:
 
         near = nearest(config.env, env_names(), most=5)
         best = next((name for name in near if (name, config.algorithm) in presets()), near[0] if near else None)
-        if newer := newest_version(config.env):  # with Gymnasium's own sentence
-            raise InvalidRequest(f"{error} Type: multiverse train {newer}") from error
+        if newer := newest_version(config.env):  # Gymnasium's message says that the version is outdated
+            raise InvalidRequest(f"{error} Use: multiverse train {newer}") from error
         if ":" in config.env or config.env.endswith(".py") or best is None or best in str(error):
             raise
         raise InvalidRequest(f"there is no env {config.env}; did you mean {best}?") from error
 
 
 def newest_version(env: str) -> str:
-    """Of an id of Gymnasium's that has a newer version: that one; else ''."""
+    """Return the id of the newest version of one of Gymnasium's envs; '' if there is no newer version."""
     from gymnasium.envs.registration import find_highest_version, parse_env_id
 
     try:
         space, name, version = parse_env_id(env)
-    except Exception:  # no id
+    except Exception:  # not an id
         return ""
     newest = find_highest_version(space, name)
     older = version is not None and newest is not None and version < newest
@@ -162,41 +164,40 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
         f"{config.budget.episodes:,} episodes" if config.budget.episodes else "",
         f"{config.budget.minutes:g} minutes" if config.budget.minutes else "",
     ]
-    spend = " or ".join(part for part in budget if part)
-    envs = {1: "1 env", "auto": "as many envs as pay"}.get(config.num_envs, f"{config.num_envs} envs")
+    envs = {1: "1 env", "auto": "num_envs chosen automatically"}.get(config.num_envs, f"{config.num_envs} envs")
     last = config.seed + options.command["seeds"] - 1
     seeds = f"seed {config.seed}" if last == config.seed else f"seeds {config.seed} to {last}"
-    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {spend}, {seeds}."]
+    lines = [f"Training {config.algorithm} on {config.env}: {envs}, {' or '.join(filter(None, budget))}, {seeds}."]
     if newer := newest_version(config.env):
-        lines.append(f"Gymnasium has a newer version of it, {newer}: multiverse train {newer}")
+        lines.append(f"Gymnasium has a newer version of this env. To train on it: multiverse train {newer}")
     source = options.command["preset"] or config.env
-    settings = [f"those of {options.command['config']}"] if options.command["config"] else []
+    sources = [options.command["config"]] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        known = "" if (source, config.algorithm) in tried() else "; nobody has run it to its end yet"
-        settings.append(f"the preset for {source} (`multiverse list presets`{known})")
-    if settings:
-        lines.append(f"Settings: {', then '.join(settings)}, unless given otherwise.")
+        validated = "" if (source, config.algorithm) in tried() else "; not validated to its full budget"
+        sources.append(f"the preset for {source} (`multiverse list presets`{validated})")
+    if sources:
+        lines.append(f"Settings: flags, then {', then '.join(sources)}.")
     if plan := options.command["plan"]:
-        lines.append(f"Plan: {plan} says how many envs, and where they run, unless given otherwise.")
+        lines.append(f"Plan: {plan} sets the executor and the numbers of envs and workers, unless flags set them.")
     return lines
 
 
-def _train(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.display import run_and_show
+def _train(options: TrainOptions, config: TrainConfig, printer: LinePrinter) -> None:
+    from multiverse.cli.run_output import run_and_show
     from multiverse.training.run import start_run
 
     begin = functools.partial(start_run, config, _start_options(options))
-    run_and_show(begin, voice, about=_announced(options, config), **_shown(options))
+    run_and_show(begin, printer, about=_announced(options, config), **_format_of(options))
 
 
-def _train_seeds(options: TrainOptions, config: TrainConfig, voice: LinePrinter) -> None:
-    from multiverse.cli.seed_set import run_and_tell
+def _train_seeds(options: TrainOptions, config: TrainConfig, printer: LinePrinter) -> None:
+    from multiverse.cli.run_output import run_set_and_show
     from multiverse.training.seed_runs import new_set
 
-    if not any(_shown(options).values()):
+    if not any(_format_of(options).values()):
         for line in _announced(options, config):
-            voice.say(line, wrap=True)
-    run_and_tell(new_set(config, options.command["seeds"], _start_options(options)), voice, **_shown(options))
+            printer.say(line, wrap=True)
+    run_set_and_show(new_set(config, options.command["seeds"], _start_options(options)), printer, **_format_of(options))
 
 
 def _start_options(options: TrainOptions) -> StartOptions:
@@ -207,35 +208,28 @@ def _start_options(options: TrainOptions) -> StartOptions:
     return StartOptions(run_dir=run_dir, init_from=init_from, tensorboard=bool(command["tensorboard"]))
 
 
-def _shown(options: TrainOptions) -> dict[str, Any]:
+def _format_of(options: TrainOptions) -> dict[str, Any]:
     return {"quiet": bool(options.command["quiet"]), "as_json": bool(options.command["json"])}
 
 
 # -- the flags ---------------------------------------------------------------------------------------------------
 COMMAND = (
-    Setting("config", str, "", "A YAML file with settings, such as the config.yaml of a run."),
-    Setting(
-        "trust",
-        bool,
-        None,
-        "Call the code (module:name) and join the Ray cluster that the file names, although you did not write it here.",
-    ),
-    Setting("preset", str, "", "The env whose preset to begin from. Default: that of ENV, if there is one."),
-    Setting("no_preset", bool, None, "Begin from the plain defaults instead."),
-    Setting(
-        "plan", str, "", "A file of `multiverse tune`: executor, workers and num_envs, where nothing else is given."
-    ),
-    Setting("seeds", int, 1, "So many runs, of SEED, SEED + 1, …, side by side where cores allow; and their IQM."),
-    Setting("init_from", str, "", "A run whose weights to begin with."),
-    Setting("run_dir", str, "", "Where the run lies. Default: runs/<env>/<algorithm>-<seed>-<time>."),
-    Setting("tensorboard", bool, None, "Metrics for TensorBoard too (an extra)."),
-    Setting("quiet", bool, None, "Print nothing but the run's directory, at its end."),
-    Setting("json", bool, None, "Print a JSON object a line: start, metrics every 3 s, evaluation, end or error."),
+    Setting("config", str, "", "YAML file with settings, such as the config.yaml of a run."),
+    Setting("trust", bool, None, TRUST_HELP),
+    Setting("preset", str, "", "Env whose preset is used. Default: the preset of ENV, if there is one."),
+    Setting("no_preset", bool, None, "Use the defaults instead of a preset."),
+    Setting("plan", str, "", "Plan file of `multiverse tune`: executor, workers and num_envs, unless flags set them."),
+    Setting("seeds", int, 1, "Number of runs, with the seeds SEED, SEED + 1, …, in parallel if there are cores."),
+    Setting("init_from", str, "", "Run whose weights the new run starts with."),
+    Setting("run_dir", str, "", "Directory of the run. Default: runs/<env>/<algorithm>-<seed>-<time>."),
+    Setting("tensorboard", bool, None, "Also write metrics for TensorBoard (extra `tensorboard`)."),
+    Setting("quiet", bool, None, QUIET_HELP),
+    Setting("json", bool, None, JSON_HELP),
 )
 
 
 def algorithm_in(arguments: Sequence[str]) -> str:
-    """The algorithm that these words name, or the config file among them does; flags follow from it."""
+    """Return the algorithm that the arguments, or their config file, name; it determines which flags there are."""
     words = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     words.add_argument("--algorithm", "--agent")
     words.add_argument("--config")
@@ -258,7 +252,7 @@ def algorithm_in(arguments: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What was typed: the env ('' if it was left out), options of the command, and settings that were given."""
+    """Parsed command line: the env ('' if it was left out), the options of the command, and the settings given."""
 
     env: str
     command: dict[str, Any]
@@ -271,14 +265,14 @@ def train_options(
     command: str = "train",
     description: str = DESCRIPTION,
 ) -> TrainOptions:
-    """From words to options; shows help and exits where that is asked for. `options`: of this or another command that
-    takes all settings too."""
+    """Parse a command line; print the help and exit if it is requested. `options`: those of the command, which also
+    takes all settings."""
     algorithm = algorithm_in(arguments)
     settings = [*options, *(one for group in all_settings(algorithm).values() for one in group)]
     found = typed(parser(algorithm, options, command, description), settings, arguments, algorithm)
     if len(found.words) > 1:
-        raise InvalidRequest(f"one env at a time: {found.words[0]}, or {found.words[1]}?")
-    own = {one.name: one.checked(found.values.pop(one.name, one.default)) for one in options}
+        raise InvalidRequest(f"expected one ENV, got {len(found.words)}: {', '.join(found.words)}")
+    own = {option.name: option.checked(found.values.pop(option.name, option.default)) for option in options}
     return TrainOptions(found.words[0] if found.words else "", own, Located(found.values, found.flags))
 
 
@@ -288,7 +282,8 @@ def parser(
     command: str = "train",
     description: str = DESCRIPTION,
 ) -> argparse.ArgumentParser:
-    """Every flag, those of this algorithm too."""
-    which = "A Gymnasium id, or module:name of something that builds an env. A config file may name it instead."
-    groups = {"what to do": options, **all_settings(algorithm)}
-    return flags_parser(command, description, "ENV", which, groups)
+    """Return the parser of all flags, including those of this algorithm."""
+    env_help = f"{ENV_HELP} It may be named in a config file instead."
+    return flags_parser(
+        command, description, "ENV", env_help, {"options of the command": options, **all_settings(algorithm)}
+    )

@@ -1,25 +1,27 @@
-"""`multiverse tune ENV`: find how to run an env on this machine; with `--search`, its hyper-parameters (cli/search.py).
+"""`multiverse tune ENV`: find the fastest way to run an env on this machine; with `--search`, search hyperparameters
+(`cli/search.py`).
 
-Ways to run it are measured: executors, then numbers of envs, then numbers of workers, doubled as long as that gains
-something."""
+The measurements compare executors first, then numbers of envs, then numbers of workers; each number is doubled as long
+as that makes the run faster."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.commands.plot import write
-from multiverse.cli.main import parse, parsed_kwargs, require_positive
+from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
+from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, counted
 from multiverse.core.plan import Plan, PlannedExecutor, WorkerOptions
@@ -32,14 +34,14 @@ if TYPE_CHECKING:
     from multiverse.training.session import Session
 
 DESCRIPTION = """\
-Measures which executor, how many envs and how many workers collect the most
-env steps per second here, with an algorithm's policy acting as in training.
-The number of envs is doubled until that gains less than 5 % twice in a row,
-then the number of workers as long as it gains as much. The best choice is
-printed, and written to a file for `multiverse train --plan FILE` and
-`mv.make_vec(ENV, plan=FILE)`.
+Finds the executor, the number of envs and the number of workers that collect
+the most env steps per second on this machine, with an algorithm's policy
+acting as in training. The number of envs is doubled until a doubling gains
+less than 5 % twice in a row, then the number of workers as long as a doubling
+gains 5 %. The result is printed, and written to a plan file for `multiverse
+train --plan FILE` and `mv.make_vec(ENV, plan=FILE)`.
 
-With --search it tries hyper-parameters instead, by training with each.
+With --search, hyperparameters are searched instead, by training with each.
 
 examples:
   multiverse tune CartPole-v1
@@ -52,37 +54,27 @@ examples:
 class Tune:
     """Options of `multiverse tune`."""
 
-    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV")]
-    """A Gymnasium id, or module:name of something that builds an env, Gymnasium's or PettingZoo's."""
-    algorithm: str = DEFAULT_ALGORITHM
-    """Algorithm whose policy acts, with the settings of the env's preset; random: drawn actions, in lock-step."""
-    num_envs: int | None = None
-    """Fixed number of envs: it also changes what is learned. Default: found by measuring."""
-    workers: int | None = None
-    """Fixed number of workers. Default: found by measuring."""
-    executors: tuple[str, ...] = ("serial", "thread", "process", "hybrid")
-    """Executors to measure."""
-    seconds: float = 0.5
-    """Duration of each measurement."""
-    rounds: int = 2
-    """Number of measurements of each, of which the best counts."""
-    env_kwargs: Annotated[str, tyro.conf.arg(metavar="JSON")] = "{}"
-    """Arguments for the env, as a JSON object."""
-    exhaustive: bool = False
-    """Then measure every combination up to four times as many envs, and report what the search has missed."""
-    search: Annotated[str | None, tyro.conf.arg(metavar="SETTINGS")] = None
-    """Search hyper-parameters instead, such as learning_rate,batch_size: see `multiverse tune --search= --help`."""
-    out: Annotated[str, tyro.conf.arg(metavar="FILE")] = "plan.json"
-    """File of the plan."""
-    json: bool = False
-    """Print the plan as well, as one JSON object."""
+    env: str = argument("ENV", ENV_HELP)
+    algorithm: str = option(DEFAULT_ALGORITHM, "Algorithm whose policy acts; `random`: random actions in lock-step.")
+    num_envs: int | None = option(None, "Fixed number of envs. Default: found by measuring.")
+    workers: int | None = option(None, "Fixed number of workers. Default: found by measuring.")
+    executors: tuple[str, ...] = option(
+        ("serial", "thread", "process", "hybrid"), "Executors to measure.", metavar="EXECUTOR"
+    )
+    seconds: float = option(0.5, "Duration of each measurement, in seconds.")
+    rounds: int = option(2, "Number of measurements of each configuration, of which the best counts.")
+    env_kwargs: str = option("{}", ENV_KWARGS_HELP, metavar="JSON")
+    exhaustive: bool = option(False, "Also measure every combination, and compare the plan with the best of them.")
+    search: str | None = option(None, "Search hyperparameters: `multiverse tune --search= --help`.", metavar="SETTINGS")
+    out: str = option("plan.json", "The plan file.", metavar="FILE")
+    json: bool = option(False, "Print the plan as one JSON object instead of text.")
 
 
 def run(arguments: Sequence[str]) -> int:
-    from multiverse.cli import search as hyper_parameters
+    from multiverse.cli import search as hyperparameters
 
-    if hyper_parameters.asked_for(arguments):
-        return hyper_parameters.run(arguments)
+    if hyperparameters.requested(arguments):
+        return hyperparameters.run(arguments)
     options = parse(Tune, "tune", DESCRIPTION, arguments)
     require_positive(num_envs=options.num_envs, workers=options.workers, seconds=options.seconds, rounds=options.rounds)
     from multiverse.adapters.env_source import recipes
@@ -90,15 +82,15 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.cli.comparison import machine_is_busy
 
     kwargs, executors = parsed_kwargs(options.env_kwargs), checked_executors(options.executors)
-    (recipe,) = recipes(options.env, 1, kwargs, None)  # an env that does not exist is refused at once
+    (recipe,) = recipes(options.env, 1, kwargs, None)  # refuses an env that does not exist, before anything is measured
     options = dataclasses.replace(options, algorithm=known_name(options.algorithm))
     if options.algorithm != RANDOM:
         algorithm_class(options.algorithm)
     cores = machine.usable_cores()
     if busy := machine_is_busy(recipe, options.seconds):
-        print(BUSY_MACHINE, file=sys.stderr, flush=True)
+        print_wrapped(BUSY_MACHINE, sys.stderr)
     measure = Measuring(options.env, kwargs, options.algorithm, options.seconds, options.rounds)
-    search = Search(measure, cores, lambda line: print(line, file=sys.stderr, flush=True))
+    search = Search(measure, cores, functools.partial(print_wrapped, stream=sys.stderr))
     best = search.best(executors, options.num_envs, options.workers)
     about = {"env": options.env, "env_kwargs": kwargs, "algorithm": options.algorithm, "usable_cores": cores}
     about |= {"collected": measure.collected, "machine_is_busy": busy}
@@ -106,34 +98,35 @@ def run(arguments: Sequence[str]) -> int:
     if options.exhaustive:
         top = max(search.everything(executors, best, options.num_envs), key=search.rate)
         share = 1.0 if top == best else search.in_turn([best, top])[best]
-        text += f"\nOf every combination the best is {top}: measured in turn, the plan has {percent(share)} of it."
+        text += f".\nBest of all combinations: {top}. Measured in turn, the plan reaches {percent(share)} of its speed"
         content["share_of_best"] = share
     write(Path(options.out), f"{json.dumps(content, indent=2)}\n".encode(), sys.stderr)
     if options.json:
         print_json(content)
     else:
-        print(text)
+        print_wrapped(f"{text}.")
         costs = Plan(best.executor, best.workers, None, "auto", "").a_crash_costs
-        print(f"Actions of {options.algorithm}, collected {measure.collected}; a crash of an env costs {costs}.")
+        print(f"Measured with actions of {options.algorithm}, collected {measure.collected}.")
+        print(f"A crash of an env costs {costs}.")
         if options.num_envs is None and options.algorithm != RANDOM:
-            print(
-                f"The number of envs also changes what a run learns, and {best.num_envs} are best for speed only: "
-                "compare returns, or keep the number (--num-envs)."
+            print_wrapped(
+                f"The number of envs also affects what a run learns; {best.num_envs} is only the fastest. Compare the "
+                "returns, or fix the number with --num-envs."
             )
         if busy:
-            print(BUSY_MACHINE)
-        print(f"Use it: multiverse train {options.env} --plan {options.out}")
+            print_wrapped(BUSY_MACHINE)
+        print(f"To use the plan: multiverse train {shlex.quote(options.env)} --plan {shlex.quote(options.out)}")
     return 0
 
 
 # -- the search ---------------------------------------------------------------------------------------------------
-WORTH_IT = 1.05  # a doubling must gain this much
-IN_VAIN = 2  # number of doublings in a row that gain less, after which envs are not doubled again
-HOPELESS = 0.25  # share of the best executor's rate, below which an executor is given up
+MIN_GAIN = 1.05  # speed-up that a doubling must reach
+MAX_FAILED_DOUBLINGS = 2  # number of doublings in a row below MIN_GAIN, after which the envs are not doubled again
+MIN_SHARE = 0.25  # share of the best executor's rate, below which an executor is not measured further
 CLOSE = 0.75  # share of the fastest rate, above which a way is measured again, in turn with the fastest
 TURNS = 3
-MOST_ENVS = 1024
-STEPS = 32  # rows of a rollout: enough to be collected as in training, and short for slow envs too
+MAX_ENVS = 1024
+STEPS = 32  # rows of a rollout: enough to be collected as in training, but few enough for slow envs
 RANDOM = "random"
 
 
@@ -158,8 +151,8 @@ class Search:
     """Measures ways to run an env. `rates` holds the first measurement of each, 0 of a way that fails; for those that
     were measured again in turn, `shares` holds how they compare, and `medians` their rates."""
 
-    def __init__(self, measure: Measure, cores: int, tell: Callable[[str], None]) -> None:
-        self._measure, self._cores, self._tell = measure, cores, tell
+    def __init__(self, measure: Measure, cores: int, report: Callable[[str], None]) -> None:
+        self._measure, self._cores, self._report = measure, cores, report
         self.fewest = max(4, 2 * cores)  # policies act in blocks of four rows
         self.rates: dict[Way, float] = {}
         self.shares: dict[Way, float] = {}
@@ -170,10 +163,10 @@ class Search:
         if way not in self.rates:
             try:
                 self.rates[way] = self._measure(way)
-                self._tell(f"{way}: {self.rates[way]:,.0f} env steps/s")
+                self._report(f"{way}: {self.rates[way]:,.0f} env steps/s")
             except MultiverseError as error:
                 self.rates[way], self.failures[way] = 0.0, error
-                self._tell(f"{way}: {str(error).partition(chr(10))[0]}")
+                self._report(f"{way}: {str(error).partition(chr(10))[0]}")
         return self.rates[way]
 
     def best(self, executors: Sequence[PlannedExecutor], num_envs: int | None, workers: int | None) -> Way:
@@ -184,7 +177,7 @@ class Search:
         if not fastest:
             raise next(iter(self.failures.values()))
         for start in starts:
-            if num_envs is None and self.rate(start) >= HOPELESS * fastest:
+            if num_envs is None and self.rate(start) >= MIN_SHARE * fastest:
                 self._climb(start, workers)
         fastest_way = self._fastest()
         if workers is None and fastest_way.workers:
@@ -200,91 +193,95 @@ class Search:
         return Way(executor, min(wanted, backend.most_workers(num_envs)), num_envs)
 
     def _climb(self, way: Way, workers: int | None) -> None:
-        """Double the envs until that gains too little twice in a row, or fails: once may be due to another program."""
-        best, in_vain = self.rate(way), 0
-        while way.num_envs < MOST_ENVS and in_vain < IN_VAIN:
+        """Double the envs until a doubling fails, or gains too little twice in a row: a single slow measurement may be
+        due to another program."""
+        best, failed_doublings = self.rate(way), 0
+        while way.num_envs < MAX_ENVS and failed_doublings < MAX_FAILED_DOUBLINGS:
             way = self.way(way.executor, 2 * way.num_envs, workers)
             if not self.rate(way):
                 return
-            in_vain = 0 if self.rate(way) >= WORTH_IT * best else in_vain + 1
+            failed_doublings = 0 if self.rate(way) >= MIN_GAIN * best else failed_doublings + 1
             best = max(best, self.rate(way))
 
     def _other_workers(self, way: Way) -> None:
-        """Double, or halve, the workers while that pays."""
+        """Double, then halve, the workers as long as that makes the run faster."""
         most = min(BACKENDS[way.executor].most_workers(way.num_envs), 4 * self._cores)
         for factor in (2.0, 0.5):
-            now = way
-            while 1 <= (count := int(now.workers * factor)) <= most:
-                other = dataclasses.replace(now, workers=count)
-                if self.rate(other) < WORTH_IT * self.rate(now):
+            current = way
+            while 1 <= (count := int(current.workers * factor)) <= most:
+                other = dataclasses.replace(current, workers=count)
+                if self.rate(other) < MIN_GAIN * self.rate(current):
                     break
-                now = other
+                current = other
 
     def _fastest(self) -> Way:
         return max(self.rates, key=lambda way: self.rates[way])
 
     def _smallest(self) -> Way:
-        """Return, of the executors as good as the best, the one with the fewest workers, and of its ways the one with
-        the fewest envs. They are measured in turn, since a single measurement of each may be wrong."""
+        """Return the smallest way that is as fast as the best: the executor with the fewest workers, and of its ways
+        the one with the fewest envs. They are measured in turn, since a single measurement of each may be wrong."""
         tops = [max(ways, key=lambda way: self.rates[way]) for ways in self._by_executor().values()]
         top = min(self._as_good(tops), key=lambda way: way.workers)
         good = self._as_good(self._by_executor()[top.executor])
         return min(good, key=lambda way: (way.num_envs, way.workers, -self.rates[way]))
 
     def _as_good(self, ways: Sequence[Way]) -> list[Way]:
-        """Return those that the best one does not exceed by the gain that a doubling must have."""
-        near = [way for way in ways if self.rates[way] >= CLOSE * max(self.rates[one] for one in ways)]
+        """Return the ways that are slower than the best one by less than `MIN_GAIN`."""
+        near = [way for way in ways if self.rates[way] >= CLOSE * max(self.rates[other] for other in ways)]
         shares = self.in_turn(near)
-        both = [way for way in near if way in self.shares]  # the best of its executor stands for it in both comparisons
+        both = [way for way in near if way in self.shares]  # the best way of its executor is in both comparisons
         scale = self.shares[both[0]] / shares[both[0]] if both else 1.0
         self.shares |= {way: scale * share for way, share in shares.items()}
-        return [way for way in near if shares[way] * WORTH_IT > max(shares.values())]
+        return [way for way in near if shares[way] * MIN_GAIN > max(shares.values())]
 
     def _by_executor(self) -> dict[PlannedExecutor, list[Way]]:
         return {name: ways for name in BACKENDS if (ways := [way for way in self.rates if way.executor == name])}
 
     def in_turn(self, ways: Sequence[Way]) -> dict[Way, float]:
-        """Measure ways again in turn, round after round, so that other programs disturb all alike; return the median of
-        each one's share of the fastest in its round."""
+        """Measure ways again in turn, round after round, so that other programs disturb all of them equally; return for
+        each way the median of its share of the fastest in its round."""
         if len(ways) == 1:
             return {ways[0]: 1.0}
         turns = [{way: self._measure(way) for way in ways} for _ in range(TURNS)]
         shares = {way: statistics.median(turn[way] / max(turn.values()) for turn in turns) for way in ways}
         self.medians |= {way: statistics.median(turn[way] for turn in turns) for way in ways}
-        self._tell(f"in turn: {', '.join(f'{way} {percent(share)}' for way, share in shares.items())}")
+        self._report(f"measured in turn: {'; '.join(f'{way}: {percent(share)}' for way, share in shares.items())}")
         return shares
 
     def times(self, way: Way, other: Way) -> float:
-        """Return how many times as fast as another a way is, by measurements in turn where there are any."""
+        """Return how many times as fast as `other` a way is, by the measurements in turn if there are any."""
         known = self.shares if {way, other} <= self.shares.keys() else self.rates
         return known[way] / known[other]
 
     def everything(self, executors: Sequence[PlannedExecutor], best: Way, given: int | None = None) -> Iterator[Way]:
-        """Yield every combination, workers doubled, with up to four times the envs of the best way, or those given."""
+        """Yield every combination of executor, number of workers (doubled), and number of envs (doubled, up to four
+        times that of the best way, or the one given)."""
         num_envs, powers = given or self.fewest, range((4 * self._cores).bit_length())
-        while num_envs <= (given or min(4 * best.num_envs, MOST_ENVS)):
+        while num_envs <= (given or min(4 * best.num_envs, MAX_ENVS)):
             for name in executors:
-                counts = {self.way(name, num_envs, wanted).workers for wanted in (None, *(2**one for one in powers))}
+                counts = {
+                    self.way(name, num_envs, wanted).workers for wanted in (None, *(2**power for power in powers))
+                }
                 yield from (Way(name, count, num_envs) for count in sorted(counts))
             num_envs *= 2
 
 
 def sentence(search: Search, best: Way) -> str:
-    """Describe the best way, its rate, and what more envs would gain."""
+    """Describe the best way, its rate, and what more envs would gain, without a full stop."""
     text = f"{best}: {_rate(search, best):,.0f} env steps/s"
     others = [way for way, rate in search.rates.items() if way.executor != best.executor and rate]
     if others:
         second = max(others, key=lambda way: (way in search.shares, search.shares.get(way, search.rates[way])))
-        text += f", {search.times(best, second):.2f} × the best of the others ({second})"
+        text += f", {search.times(best, second):.2f} × as fast as the best other executor ({second})"
     twice = best.executor, 2 * best.num_envs
     if more := [search.times(way, best) for way in search.rates if (way.executor, way.num_envs) == twice]:
         gain = max(more) - 1
-        text += f"; twice as many envs {'gain' if gain >= 0 else 'lose'} {percent(abs(gain))}"
-    return f"{text}."
+        text += f"; twice as many envs are {percent(abs(gain))} {'faster' if gain >= 0 else 'slower'}"
+    return text
 
 
 def _rate(search: Search, way: Way) -> float:
-    """Return the rate measured in turn, by which ways are chosen, or else the first."""
+    """Return the rate measured in turn, which decides between ways, or else the first measurement."""
     return search.medians.get(way, search.rates[way])
 
 
@@ -303,15 +300,15 @@ def plan_file(search: Search, best: Way, about: Mapping[str, Any]) -> dict[str, 
 # -- how fast one way is -------------------------------------------------------------------------------------------
 @dataclass
 class Measuring:
-    """Measures env steps per second with this algorithm's policy acting as in training; `random`: with random actions
-    in lock-step. The best of some rounds counts, since other programs can only make a measurement slower."""
+    """Measures env steps per second with this algorithm's policy acting as in training, or with random actions in
+    lock-step (`random`). The best of `rounds` counts, since other programs can only make a measurement slower."""
 
     env: str
     env_kwargs: Mapping[str, Any]
     algorithm: str
     seconds: float
     rounds: int
-    collected: str = "in lock-step"  # or where rollouts are filled
+    collected: str = "in lock-step"  # or where the rollouts are collected
 
     def __call__(self, way: Way) -> float:
         return self._stepped(way) if self.algorithm == RANDOM else self._collected(way)
@@ -331,7 +328,9 @@ class Measuring:
         config = config_of_way(self.env, self.env_kwargs, self.algorithm, way)
         session = Session(config, config.env, algorithm_maker(config))
         try:
-            portable = all(collected_in_workers(one.policy(), one.steps_per_env) for one in session.learners)
+            portable = all(
+                collected_in_workers(learner.policy(), learner.steps_per_env) for learner in session.learners
+            )
             self.collected = "where the envs run" if portable else "in the caller"
             session.begin()
             self._rollouts(session, 0.0)
@@ -340,7 +339,7 @@ class Measuring:
             session.close()
 
     def _rollouts(self, session: Session, seconds: float) -> float:
-        """Return the env steps per second of rollouts for so long, at least one."""
+        """Collect rollouts for this many seconds, at least one; return the env steps per second."""
         steps, began_at = 0, time.perf_counter()
         while steps == 0 or time.perf_counter() - began_at < seconds:
             session.collect(lambda: False)
@@ -349,7 +348,7 @@ class Measuring:
 
 
 def config_of_way(env: str, env_kwargs: Mapping[str, Any], algorithm: str, way: Way) -> Any:
-    """Return the env's preset run in this way, with short rollouts that are collected as those of training."""
+    """Return the config of the env's preset, run in this way, with short rollouts that are collected as in training."""
     from multiverse.training.config.train_config import config_for
 
     given: dict[str, Any] = {"num_envs": way.num_envs, "executor": way.executor, "workers": way.workers or None}
