@@ -54,7 +54,7 @@ def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
         mv.make_vec("nothing.py:MyEnv", 1)
     (folder / "json.py").write_text(ENV)
-    with pytest.raises(mv.errors.InvalidRequest, match="Python has another module 'json'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="another module 'json' is imported instead"):
         mv.make_vec("json.py:MyEnv", 1)
 
 
@@ -109,7 +109,7 @@ spaces = mv.make_vec(MyEnv, 1, "serial").single_action_space
 if __name__ != "no_guard_nested":
     mv.train(MyEnv, env_steps=64)
 """
-GUARD = 'put that under `if __name__ == "__main__":`'
+GUARD = 'move that under `if __name__ == "__main__":`'
 
 
 @pytest.fixture

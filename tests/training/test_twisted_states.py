@@ -236,7 +236,7 @@ def test_a_run_whose_directory_was_removed_does_not_say_that_earlier_ones_are_wh
             if trainer.clock.updates == 2:
                 shutil.rmtree(tmp_path / "run")
 
-    with pytest.raises(RunNotSaved, match="its directory is gone, and all of the run with it") as lost:
+    with pytest.raises(RunNotSaved, match="its directory was removed, and the run is lost") as lost:
         mv.train("CartPole-v1", run_dir=tmp_path / "run", hooks=[Removes()], **{**SMALL, "env_steps": 300})
     assert "whole" not in str(lost.value) and "are kept" not in caplog.text
     assert "there is no older one" in caplog.text

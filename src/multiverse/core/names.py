@@ -1,4 +1,4 @@
-"""The name that was probably meant, of those that there are."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 MOST_LISTED = 24
-"""Names in a hint."""
+"""Maximum number of names in a hint."""
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Those that are near, the nearest first; capitals, `-` and `_` make no difference."""
-    by_form = {_form(one): one for one in known}
+    """The most similar known names, best first; capitals, `-` and `_` make no difference."""
+    by_form = {_form(candidate): candidate for candidate in known}
     return [by_form[form] for form in difflib.get_close_matches(_form(name), by_form, n=most, cutoff=cutoff)]
 
 
 def did_you_mean(name: str, known: Sequence[str], others: Iterable[str] = ()) -> str:
-    """'Did you mean …?'; if nothing is near all there are, of many the nearest three. `others`: more names of these."""
+    """'Did you mean …?'; if no name is similar, a list of all names, or of the nearest three if there are many.
+
+    `others`: further spellings to match that are not listed.
+    """
     for meant in nearest(name, (*known, *others)):
         return f"Did you mean {meant}?"
     if len(known) > MOST_LISTED:

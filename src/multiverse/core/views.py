@@ -14,9 +14,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Every numeric array of a layout, and a list per leaf that no array can hold.
+    """Every numeric array of a layout, and a list for each leaf that no array can hold.
 
-    Arrays may be shared between processes; the lists never are: what a worker writes there travels by pipe.
+    Arrays may be shared between processes. The lists never are: what a worker writes there is sent by pipe.
     """
 
     layout: Layout

@@ -20,7 +20,7 @@ import psutil
 
 from multiverse.adapters.registered import additions
 from multiverse.core.errors import ClusterGone
-from multiverse.core.failures import HOW_TO_GO_ON
+from multiverse.core.failures import HOW_TO_CONTINUE
 from multiverse.core.layout import Field, FieldName
 from multiverse.core.plan import Plan, RayOptions
 from multiverse.core.views import Array, Views
@@ -113,7 +113,7 @@ class RayLife:
         if self._lives_on():
             return Death(f"lost its Ray actor{where}: {self._cause}", "its process was killed, or its node is gone")
         gone = "the Ray cluster is gone (one of its processes has ended, or ray.shutdown() was called)"
-        return Death(f"lost its Ray actor{where}", f"{gone}; {HOW_TO_GO_ON}", error=ClusterGone)
+        return Death(f"lost its Ray actor{where}", f"{gone}; {HOW_TO_CONTINUE}", error=ClusterGone)
 
     def _lives_on(self) -> bool:
         """The cluster that the actor is in."""
@@ -320,7 +320,9 @@ class RayWorkers:
         wanted, lost = self._wanted(), host.life.node_in_doubt
         there = ray_cluster.nodes_with("CPU", 0.0)
         if not there:
-            raise ClusterGone(host.worker, host.env_ids, "has no node of the Ray cluster left to go to", HOW_TO_GO_ON)
+            raise ClusterGone(
+                host.worker, host.env_ids, "has no node of the Ray cluster left to go to", HOW_TO_CONTINUE
+            )
         free = [node for node in ray_cluster.nodes_with("CPU", wanted["num_cpus"]) if node != lost]
         if not free:  # guard: a-lost-node-is-done-without
             log.warning(

@@ -12,7 +12,7 @@ import time
 
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import ClusterGone, MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
-from multiverse.core.failures import HOW_TO_GO_ON, STEPS_PER_FAILURE, RestartLimit, restart_limit
+from multiverse.core.failures import HOW_TO_CONTINUE, STEPS_PER_FAILURE, RestartLimit, restart_limit
 from multiverse.core.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.hosts import WorkerHost
@@ -65,14 +65,14 @@ class Supervisor:
         hangs.note(cause, work.steps)
         if len(hangs.causes) >= HANGS_IN_A_ROW:  # guard: hangs-in-a-row-are-a-crash-loop
             why = f"{HANGS_IN_A_ROW} timeouts in a row of worker {host.worker}, with less work than waiting between"
-            move = f"Fix the cause, or allow longer waits (Timeouts(reply_s=…), --reply-timeout-s); {HOW_TO_GO_ON}"
+            move = f"Fix the cause, or allow longer waits (Timeouts(reply_s=…), --reply-timeout-s); {HOW_TO_CONTINUE}"
             raise hangs.causes[0].with_hint(f"given up: {why}; the last one: {cause.headline}. {move}")
         if not limit.allows(cause, work):
             first = limit.first_cause
             why = limit.why_given_up(f"worker {host.worker}", cause.headline)
             hint = f"{first.hint}; " if isinstance(first, WorkerDied) and first.hint else ""
             raise first.with_hint(hint + why)  # guard: a-given-up-worker-says-so
-        log.warning("%s: restart %d %s", cause.headline, limit.recent, limit.of_how_many)
+        log.warning("%s: restart %d %s", cause.headline, limit.recent, limit.limit_text)
         if isinstance(cause, ReplyTimeout) and cause.stack:
             log.info("what worker %d was doing:\n%s", host.worker, cause.stack)
         # A machine out of memory needs a moment.

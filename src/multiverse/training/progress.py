@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
-from multiverse.core.failures import HOW_TO_GO_ON
+from multiverse.core.failures import HOW_TO_CONTINUE
 from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training import events
 from multiverse.training.config.budget import Clock
@@ -312,9 +312,9 @@ def _with_resume_command(error: Exception, path: Path | None, resume: ResumeComm
     """The same error, which names this run where it says how to resume one."""
     if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
         return error
-    if path is None or HOW_TO_GO_ON not in error.hint:
+    if path is None or HOW_TO_CONTINUE not in error.hint:
         return error
-    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run can be resumed with `{resume.of(path)}`"))
+    return error.with_hint(error.hint.replace(HOW_TO_CONTINUE, f"the run can be resumed with `{resume.of(path)}`"))
 
 
 def interruption(event: events.RunInterrupted) -> str:
