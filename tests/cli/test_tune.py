@@ -206,8 +206,9 @@ def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, capl
     assert not caplog.messages
     config_for("Pendulum-v1", "ppo", {"plan": "plan.json"})
     mv.make_vec("Pendulum-v1", plan="plan.json").close()
-    beginning = "plan plan.json was measured for env CartPole-v1, and this is env Pendulum-v1: `multiverse tune Pendulum-v1` "
-    assert caplog.messages == [f"{beginning}writes one that fits"] * 2
+    fits = "`multiverse tune Pendulum-v1` writes one that fits"
+    warning = f"plan plan.json was measured for env CartPole-v1, and this is env Pendulum-v1: {fits}"
+    assert caplog.messages == [warning] * 2
     write_plan(env="CartPole-v1", usable_cores=cores + 1)
     config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
     assert f"was measured for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
@@ -257,7 +258,10 @@ PLAN_OF_RAY = (
             "plan.json is not a plan: it has no start_method, waiting, why, num_envs",
         ),
         (PLAN_OF_RAY % "5", "plan.json is not a plan: its ray is 5, and can have address, cpus_per_worker, gpus_per_w"),
-        (PLAN_OF_RAY % '{"cpus": 1}', "plan.json is not a plan: its ray has cpus, and can have address, cpus_per_worker"),
+        (
+            PLAN_OF_RAY % '{"cpus": 1}',
+            "plan.json is not a plan: its ray has cpus, and can have address, cpus_per_worker",
+        ),
     ],
 )
 def test_a_file_that_is_no_plan_is_one_sentence(

@@ -80,7 +80,7 @@ def test_an_argument_of_the_wrong_kind_is_named(options: dict[str, Any], said: s
         (mv.Timeouts, {"reset_s": "auto"}, "^reset_s='auto'"),
         (mv.Timeouts, {"reply_s": float("nan")}, "^reply_s=nan"),
         (mv.Timeouts, {"close_s": None}, "^close_s=None"),
-        (mv.WorkerOptions, {"count": 0}, "^workers=0: at least 1"),
+        (mv.WorkerOptions, {"count": 0}, "^workers=0: expected at least 1"),
         (mv.WorkerOptions, {"start_method": "teleport"}, "^start_method='teleport': expected one of forkserver"),
         (mv.WorkerOptions, {"waiting": []}, "^waiting="),
         (mv.FailureOptions, {"on_failure": "panic"}, "^on_failure='panic': expected one of raise, restart"),

@@ -122,7 +122,7 @@ def test_rows_of_some_envs_come_in_their_order(name: str, ids: list[int]) -> Non
     sides = Sides(HOSTS)
     sides.step(STEPS[name])
     wrote, left = sides.step(infos)
-    assert_same(sides.reader.some_rows(np.array(ids), wrote, left), expected(infos, ids))
+    assert_same(sides.reader.partial_batch(np.array(ids), wrote, left), expected(infos, ids))
 
 
 def test_a_key_is_announced_once() -> None:

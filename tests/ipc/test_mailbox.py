@@ -108,13 +108,13 @@ def test_only_a_sleeper_is_rung_for(ends: Ends) -> None:
     worker.take()
     worker.reply(0)
     assert (caller.request_bell.rings, caller.reply_bell.rings) == (0, 0)
-    worker.say_asleep(True)
-    caller.say_asleep(True)
+    worker.set_asleep(True)
+    caller.set_asleep(True)
     caller.post(1, 2)
-    worker.say_asleep(False)
+    worker.set_asleep(False)
     worker.take()
     worker.reply(0)
-    caller.say_asleep(False)
+    caller.set_asleep(False)
     caller.post(1, 3)
     assert (caller.request_bell.rings, caller.reply_bell.rings) == (1, 1)
 
@@ -130,12 +130,12 @@ def test_each_worker_has_its_own_words(control: np.ndarray) -> None:
 
 def test_each_side_writes_cache_lines_of_its_own(control: np.ndarray, ends: Ends) -> None:
     caller, worker = ends
-    caller.say_asleep(True)
+    caller.set_asleep(True)
     caller.post(7, 1)
     by_caller = set(np.flatnonzero(control[0]).tolist())
     control[0] = 0
     worker.sequence = 1
-    worker.say_asleep(True)
+    worker.set_asleep(True)
     worker.reply(1)
     by_worker = set(np.flatnonzero(control[0]).tolist())
     assert max(by_caller) < 16 <= min(by_worker)

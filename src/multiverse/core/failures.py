@@ -42,7 +42,7 @@ class FailureOptions:
             observations outside their `Box`, to the nearest bound (rewards: 0); `"off"` checks nothing.
             An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
             outside their space are counted (`envs.failures.out_of_bounds`), with one warning per env.
-        restarts_per_minute: limit for each worker, and for the envs of each worker; beyond it the first cause is raised.
+        restarts_per_minute: limit for each worker, and for the envs of each worker; above it the first cause is raised.
             None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
             or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
             episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.

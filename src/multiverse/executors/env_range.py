@@ -152,7 +152,7 @@ class EnvRange:
         self._guard = ValueGuard(policy.on_bad_value, views, ids, self._own, policy.float32) if watched else None
         if replacing:
             self._own.take_over()
-        self._own.hand_over_ends()
+        self._own.publish_ends()
 
     def seed_of(self, i: int) -> int | None:
         """What the episode of env i of this range began from, if it was given a seed."""
@@ -386,7 +386,7 @@ class EnvRange:
     def take_over(self, begin: bool) -> Extras:
         """In a worker that replaces a lost one, as its first deed: begin an episode in every env, if that is due."""
         infos = {env_id: self._begin_and_look(i) for i, env_id in enumerate(self.config.env_ids) if begin}
-        self._own.hand_over_ends()  # and with them who is there now
+        self._own.publish_ends()  # and with them who is there now
         if self._last_rows is not None:
             self._last_rows.remember()
         said = self._beginnings(infos)
@@ -400,7 +400,7 @@ class EnvRange:
         for i in ended_now:
             self._over[i] = True
             self._completed[i] += 1
-        self._own.hand_over_ends()
+        self._own.publish_ends()
         self._any_over = any(self._over)
 
     def _write_info(self, i: int, info: Infos) -> None:
@@ -494,7 +494,7 @@ class EnvRange:
             self._own.begin(i)
             self._own.forget_reward(i)
         self._any_over = any(self._over)
-        self._own.hand_over_ends()
+        self._own.publish_ends()
         if self._last_rows is not None:
             self._last_rows.remember()
         return self._beginnings(infos)

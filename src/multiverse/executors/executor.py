@@ -219,7 +219,7 @@ class Executor:
             return []
         unanswered = [w for w in workers if not w.answered()]
         if unanswered:  # the others need not be waited for, but what has become of them must be said
-            self._wait_set.look_around()
+            self._wait_set.check()
             while (worker := self._first_dead(unanswered)) is not None:
                 self.recover(worker, worker.died())
             self._recover_overdue(unanswered)

@@ -210,7 +210,7 @@ class RayLife:
             flags, reply, row, changes = pickle.loads(self._answer(asked, mailbox if command == ROWS else None))
             mirror.apply(changes)
             if command == ROWS:
-                mailbox.go_on(row)
+                mailbox.advance_to(row)
             mailbox.reply(flags)
             if reply is not None:
                 self._link.send_packed(reply, mailbox.sequence)
@@ -244,7 +244,7 @@ class RayLife:
                 before, ask_at = row, time.monotonic() + ASK_EVERY_S
                 row = self._row(row)
                 if row != before:
-                    rows.still_at_it()
+                    rows.note_progress()
 
     def _row(self, last: int) -> int:
         try:

@@ -252,7 +252,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command in (RUN, ROWS):
-            _run(envs, link, mailbox, warned, (step, mailbox.go_on) if command == ROWS else ())
+            _run(envs, link, mailbox, warned, (step, mailbox.advance_to) if command == ROWS else ())
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))

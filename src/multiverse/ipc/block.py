@@ -1,7 +1,7 @@
-"""One block of bytes for everything that moves at every step.
+"""The block: one piece of shared memory for all data that is exchanged at every step.
 
-It is created empty, so that its descriptor can be handed to workers before anybody knows how large it must be,
-and sized when the first layout has arrived. It has no name, so nothing can be left behind.
+It is created empty, so that its descriptor can be passed to workers before its size is known, and resized once the
+layout is known. It has no name, so nothing can be left behind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from multiverse.core.views import Array
 from multiverse.ipc import platform
 
 ALIGNMENT = 128
-"""Two cache lines: processors fetch lines in pairs, and a pair with two writers bounces between cores."""
+"""Two cache lines: processors fetch lines in pairs, and a pair with two writers moves back and forth between cores."""
 
 
 def size_of(fields: Sequence[Field]) -> int:
@@ -29,12 +29,12 @@ def size_of(fields: Sequence[Field]) -> int:
 
 
 def split_into_arrays(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -> dict[FieldName, Array]:
-    """Lay the fields out in the buffer one after another. Both sides do this alike, so no offsets travel."""
+    """Lay out the fields in the buffer one after another. Both sides do the same, so no offsets are sent."""
     arrays: dict[FieldName, Array] = {}
     offset = 0
     for field in fields:
         count = int(np.prod(field.shape, dtype=np.int64))
-        # A dtype that was pickled equals numpy's own and is another object: whoever writes rows compares by `is`.
+        # A pickled dtype is equal to numpy's own but not identical, and the row writers compare by `is`.
         dtype = np.dtype(field.dtype.str)
         arrays[field.name] = np.frombuffer(buffer, dtype, count, offset).reshape(field.shape)
         offset += _padded(_bytes_of(field))
@@ -42,14 +42,14 @@ def split_into_arrays(buffer: memoryview | mmap.mmap, fields: Sequence[Field]) -
 
 
 def private_arrays(fields: Sequence[Field]) -> dict[FieldName, Array]:
-    """The same arrays in memory of this process alone."""
+    """The same arrays in private memory of this process."""
     return split_into_arrays(memoryview(bytearray(size_of(fields))), fields)
 
 
 class AnonymousFile:
-    """Bytes behind a descriptor, which can be handed to other processes."""
+    """A file without a name; its descriptor can be passed to other processes."""
 
-    label = "multiverse"  # what the kernel's list of open files calls it
+    label = "multiverse"  # name in the kernel's list of open files
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -71,7 +71,7 @@ class Block(AnonymousFile):
     """Shared memory."""
 
     def resize(self, size: int) -> None:
-        """Really allocate `size` bytes: a block that is only promised dies of SIGBUS at its first touch."""
+        """Allocate `size` bytes now: memory that is only reserved may fail with SIGBUS at its first use."""
         try:
             if platform.has_memfd():
                 os.posix_fallocate(self.fd, 0, size)  # guard: the-block-is-really-allocated
@@ -81,12 +81,12 @@ class Block(AnonymousFile):
             if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
                 raise
             raise PreflightError(
-                f"the shared block needs {size:,} bytes and this machine does not give them ({error.strerror}); "
-                "use fewer envs, smaller observations, or raise the container's memory limit"
+                f"the shared block needs {size:,} bytes, which could not be allocated ({error.strerror}); use fewer "
+                "envs or smaller observations, or raise the container's memory limit"
             ) from error
 
     def views(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
-        """Map the block. The mapping lives as long as an array of it does."""
+        """Map the block. The mapping lives as long as any of its arrays."""
         return split_into_arrays(mmap.mmap(self.fd, size_of(fields)), fields)
 
 

@@ -1,4 +1,4 @@
-"""Final observations: what those saw last that ended in a step."""
+"""Final observations of the episodes that ended in a step."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from multiverse.ipc.space_rows import row_reader
 
 
 class _OneAgent:
-    """`of(env_id)`: what was seen last there."""
+    """Envs with one agent. `of(env_id)`: the final observation of that env."""
 
     def __init__(self, views: Views, where: str) -> None:
         (group,) = views.layout.groups
         self._terminated, self._truncated = views[(group.name, ENDED)]
         self.of = row_reader(group.observation_space, views, (group.name, where))
 
-    def there_in(self, env_ids: Array) -> Array:
-        """[env_ids] bool: in which of these envs something ended in this step."""
+    def ended_in(self, env_ids: Array) -> Array:
+        """[env_ids] bool: the envs in which an agent ended in this step."""
         ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
         return ended
 
 
 class _Agents:
-    """The same by agent: of those that ended in this step."""
+    """Envs with several agents. `of(env_id)`: the final observations by agent, of those that ended in this step."""
 
     def __init__(self, views: Views, where: str) -> None:
         count = views.layout.num_envs
@@ -39,9 +39,9 @@ class _Agents:
             for group in views.layout.groups
         ]
 
-    def there_in(self, env_ids: Array) -> Array:
-        found: Array = np.logical_or.reduce([ended[:, env_ids].any(axis=(0, 2)) for _, ended, _ in self._groups])
-        return found
+    def ended_in(self, env_ids: Array) -> Array:
+        by_group = [ended[:, env_ids].any(axis=(0, 2)) for _, ended, _ in self._groups]
+        return np.asarray(np.logical_or.reduce(by_group))
 
     def of(self, env_id: int) -> dict[str, Any]:
         return {
@@ -53,8 +53,8 @@ class _Agents:
 
 
 def final_rows(views: Views) -> _OneAgent | _Agents:
-    """Where they are kept apart or, without such a place, where observations are: until the next episode begins there
-    the last one is the final one."""
+    """Reader of the final observations: from their own arrays or, without those, from the observations, which are the
+    final ones until the next episode begins."""
     where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS
     single = len(views.layout.groups) == 1 and not views.layout.groups[0].may_be_absent
     return _OneAgent(views, where) if single else _Agents(views, where)

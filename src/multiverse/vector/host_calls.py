@@ -296,7 +296,9 @@ class StepResults:
             self._discard(sum(len(extras.restarts) + len(extras.truncated) for _, extras in answers))
         wrote = [h in hosts and bool(h.flags() & WROTE_INFOS) for h in self._executor.hosts]
         try:
-            infos = self._columns.whole_batch(wrote, left) if ids is None else self._columns.some_rows(ids, wrote, left)
+            infos = (
+                self._columns.whole_batch(wrote, left) if ids is None else self._columns.partial_batch(ids, wrote, left)
+            )
         except InEnv as error:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
@@ -384,7 +386,7 @@ class StepResults:
     def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
         """same_step: the last observation and info of the episodes that ended in this step."""
         assert self._finals is not None
-        there = self._finals.there_in(ids)
+        there = self._finals.ended_in(ids)
         rows = np.flatnonzero(there).tolist()
         if not rows:
             return

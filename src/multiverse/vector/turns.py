@@ -143,7 +143,7 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
     def _add_last_seen(self, infos: Infos, ids: Array) -> None:
         """What those saw last who have ended; in same_step it is among the infos already."""
         if self._last_seen is not None:
-            for row in np.flatnonzero(self._last_seen.there_in(ids)).tolist():
+            for row in np.flatnonzero(self._last_seen.ended_in(ids)).tolist():
                 add_info(infos, {"final_obs": self._last_seen.of(int(ids[row]))}, row, len(ids))
 
     def _reordered(self, batch: Turn, ids: Array) -> Turn:
