@@ -283,7 +283,7 @@ def _holds_nan(array: Array) -> bool:
 
 # -- reading batches for the caller ----------------------------------------------------------------------------
 class BatchReader:
-    """Reads the nested batch of a space, of all rows or some. Leaves without arrays are tuples, with an item per row."""
+    """Reads the nested batch of a space, of all rows or some. Leaves without arrays are tuples of one item per row."""
 
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
         self._single = views[name] if _is_one_array(space) else None
