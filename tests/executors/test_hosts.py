@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.worker_host import WorkerHost
 
 
 class Pipe:

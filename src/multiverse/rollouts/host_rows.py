@@ -140,7 +140,7 @@ class _HostSteps:
     next_step = False
 
     def __init__(self, envs: EnvRange, step: Callable[[bool], int]) -> None:
-        self._envs, self._step, self.seed_of = envs, step, envs.seed_of
+        self._envs, self._step, self.seed_of = envs, step, envs.episodes.seed_of
         self._failed = False
 
     def step(self, only_marked: bool) -> Iterable[int]:

@@ -145,7 +145,7 @@ def evaluate_saved(
     with taken_over(found):
         masks = saved_masks(found.state["session"])
     envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
-    here = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
+    here = plan_for(IN_CALLER, 1, why="watched") if watch else None
     try:
         played_on = EvaluationEnvs(lambda count: envs.open_evaluation(count, here), count, config.restarts_per_minute)
     except EvaluationFailed as error:  # there are no other envs that it must be told from

@@ -15,7 +15,7 @@ from multiverse.algorithms.capabilities import Capabilities, capabilities_of, se
 from multiverse.core.env import MaskSource
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import Failures
-from multiverse.core.plan import Plan
+from multiverse.core.plan import Plan, WorkerOptions
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
@@ -181,7 +181,8 @@ class Session:
             learner.set_slots(count * len(group.agents))  # type: ignore[attr-defined]
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
-        as_before = plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray)
+        options = WorkerOptions(count=workers or None, start_method=plan.start_method, waiting=plan.waiting)
+        as_before = plan_for(plan.executor, count, why=why, workers=options, ray=plan.ray)
         with self._opened(count, as_before) as opened:
             self._bind(opened, count)
         self._failures_before = failures

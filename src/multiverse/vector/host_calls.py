@@ -16,9 +16,10 @@ from multiverse.core.reset_plan import ResetRequest
 from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, Lost, results_of
-from multiverse.executors.hosts import Host, WorkerHost
+from multiverse.executors.hosts import Host
 from multiverse.executors.row_run import Again, RowRun
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
+from multiverse.executors.worker_host import WorkerHost
 from multiverse.ipc.final_rows import final_rows
 from multiverse.ipc.info_columns import InfoReader
 from multiverse.ipc.interrupts import HeldInterrupts
