@@ -171,7 +171,7 @@ def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
     """Two of three nodes are killed; their envs go on where there is a node, sharing its core."""
     found = program(NODES, str(tmp_path / "run"))
     assert "restarted: 2 lost: 4 of 1800" in found.stdout and "adds up: True 4" in found.stdout, found.stderr[-3000:]
-    assert "it shares those of others from now on" in found.stderr
+    assert "from now on it shares CPUs with other workers" in found.stderr
 
 
 @pytest.mark.fault("F1")
@@ -274,7 +274,7 @@ def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch,
         ray_cluster._join("auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1, where 'auto' leads"):
+    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 \(found by .auto.\)"):
         ray_cluster._join("auto")
 
 
@@ -285,9 +285,7 @@ def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray_cluster, "_check_reachable", lambda address: None)
     monkeypatch.setattr(ray_cluster.ray(), "init", differs)
-    with pytest.raises(
-        mv.errors.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. There must be the same as Python 3\."
-    ):
+    with pytest.raises(mv.errors.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. This program has Python 3\."):
         ray_cluster._join("10.0.0.1:6379")
 
 
@@ -299,7 +297,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 @pytest.mark.fault("E5")
 def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
     make(made, Walk, 2, 1)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
+    with pytest.raises(mv.errors.InvalidRequest, match="already connected to the Ray cluster at "):
         make(made, Walk, 2, 1, executor=mv.RayOptions(address="10.0.0.1:6379"))
 
 
@@ -307,7 +305,7 @@ def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused(made: list[Any], kind: str) -> None:
     with pytest.raises(
-        mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: fewer"
+        mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: use fewer"
     ):
         make(made, Walk, executor=mv.RayOptions(**{f"{kind.lower()}s_per_worker": 1000}))
 

@@ -96,7 +96,7 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
     said = [f"one of the {cores} cores is the caller's" in str(plan) for plan in plans]
     assert said == [False, cores in (4, 5), False]
     told = decide("process", recipes, mv.WorkerOptions(count=6))
-    assert told.workers == 6 and told.why == "as asked"
+    assert told.workers == 6 and told.why == "as requested"
 
 
 @pytest.mark.parametrize(
