@@ -73,7 +73,7 @@ def test_after_a_message_cut_in_two_nothing_on_the_pipe_is_trusted(call: Any) ->
     with pytest.raises(KeyboardInterrupt):
         call(link)
     for again in (lambda: link.receive(), lambda: link.send(2)):
-        with pytest.raises(LinkBroken, match="half-way"):
+        with pytest.raises(LinkBroken, match="interrupted in the middle"):
             again()
 
 
