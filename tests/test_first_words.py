@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.main import main
-from multiverse.core.errors import counted
+from multiverse.core.wording import counted
 from multiverse.training.evaluation import Evaluation
 from tests.cli.training_commands import train
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from multiverse.core.names import did_you_mean, nearest
+from multiverse.core.wording import did_you_mean, nearest
 
 KNOWN = ["learning_rate", "batch_size", "Ant-v5", "Ant-v4"]
 

@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import BadValue
 from multiverse.core.failures import OnBadValue
-from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout, Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.own_columns import RangeColumns

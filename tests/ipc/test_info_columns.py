@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multiverse.core.infos import add_info
-from multiverse.core.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout, Views
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.info_columns import InfoReader, InfoWriter
 from tests.equality import assert_same

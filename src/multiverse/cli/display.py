@@ -30,8 +30,9 @@ from multiverse.cli.main import one_line
 from multiverse.cli.output import percent
 from multiverse.cli.results import results
 from multiverse.cli.worker_prints import printed_above
-from multiverse.core.errors import InvalidRequest, counted, in_bytes, in_digits
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
+from multiverse.core.wording import counted, in_bytes, in_digits
 from multiverse.executors import machine
 from multiverse.training import events
 from multiverse.training.config.budget import PARTS

@@ -23,8 +23,8 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.cli.main import parsed_kwargs
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.core.names import nearest
+from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.wording import in_words, nearest
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.other_libraries import SYNONYMS, equivalent

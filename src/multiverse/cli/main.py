@@ -22,16 +22,8 @@ from typing import Any, TextIO, TypeVar
 
 import multiverse
 from multiverse.cli.results import for_results_alone
-from multiverse.core.errors import (
-    EnvFailed,
-    InvalidRequest,
-    MultiverseError,
-    PreflightError,
-    ReplyTimeout,
-    in_a_line,
-    in_words,
-)
-from multiverse.core.names import nearest
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, PreflightError, ReplyTimeout
+from multiverse.core.wording import in_a_line, in_words, nearest
 from multiverse.ipc.interrupts import EXIT_CODES, end_on_request
 
 Options = TypeVar("Options")

@@ -17,8 +17,8 @@ from multiverse.cli.commands.plot import write
 from multiverse.cli.flags import Setting, all_settings, flag_words, spelled, value_words
 from multiverse.cli.main import require, require_positive
 from multiverse.cli.output import print_json
-from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
-from multiverse.core.names import did_you_mean
+from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError
+from multiverse.core.wording import counted, did_you_mean, in_digits
 from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 from multiverse.training.runs.run_directory import safe_name

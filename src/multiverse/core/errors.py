@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from multiverse.core.wording import counted, describe_ids, in_bytes, in_words
+
 _LIBRARIES = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 """Path prefixes of Python's own files and of ours."""
 _INSTALLED = r"[/\\](site|dist)-packages[/\\]"
@@ -354,60 +356,3 @@ class WorkerDied(MultiverseError, RuntimeError):
 
 class ClusterGone(WorkerDied):
     """The Ray cluster has ended with all its workers, so they cannot be restarted."""
-
-
-# -- text for messages ------------------------------------------------------------------------------------------
-def describe_ids(ids: range) -> str:
-    """'24-31' for a range, '7' for one env."""
-    return str(ids.start) if len(ids) == 1 else f"{ids.start}-{ids.stop - 1}"
-
-
-def in_bytes(count: int) -> str:
-    """'3.9 GiB'."""
-    size, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-
-
-def in_words(value: Any) -> str:
-    """A value in one short line, also if its repr fails."""
-    try:
-        scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
-        text = (str if scalar else repr)(value)
-    except Exception:
-        text = f"<a {type(value).__name__} that cannot be shown>"
-    return _in_short(text)
-
-
-ROUNDING_ERROR = 1e-9
-
-
-def in_digits(value: float) -> str:
-    """A return: '493.1', '2,792.8', '0.004' (small values keep their digits), and '0.0' for rounding errors."""
-    if abs(value) < ROUNDING_ERROR:
-        return "0.0"
-    if not abs(value) < 0.95:
-        return f"{value:,.1f}"
-    return f"{value:.3f}" if abs(value) >= 0.001 else f"{value:.1e}"
-
-
-def counted(number: int, what: str) -> str:
-    """'1 episode', '2,048 episodes'."""
-    return f"{number:,} {what}{'s' * (number != 1 and what != 'info')}"
-
-
-def in_a_line(error: BaseException) -> str:
-    """A foreign error in one short line: "KeyError: 'session'"."""
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    return _in_short(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-
-
-def _in_short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 120 else line[:117] + "..."

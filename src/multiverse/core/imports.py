@@ -13,7 +13,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import TypeVar
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.names import nearest
+from multiverse.core.wording import nearest
 
 Loader = TypeVar("Loader", bound=Callable[..., object])
 _LOADERS: set[CodeType] = set()

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.errors import BadValue, in_words
+from multiverse.core.errors import BadValue
+from multiverse.core.wording import in_words
 
 Infos = dict[str, Any]
 

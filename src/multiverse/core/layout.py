@@ -8,7 +8,7 @@ envs is a contiguous range of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,8 @@ Path = tuple[str | int, ...]
 """Position of a leaf in a nested space: keys of Dicts and positions in Tuples, outermost first."""
 
 FieldName = tuple[str | int, ...]
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 OBSERVATIONS, ACTIONS, FINAL_OBSERVATIONS = "observations", "actions", "final_observations"
 ACTION_MASKS, FINAL_ACTION_MASKS = "action_masks", "final_action_masks"
@@ -178,3 +180,22 @@ class Layout:
                     yield Field((group.name, kind, *leaf.path), (slots, *leaf.space.shape), dtype)
                 if kind == FINAL_OBSERVATIONS and isinstance(leaf.space, spaces.Discrete):
                     yield Field((group.name, PYTHON_INTS, *leaf.path), (slots,), np.dtype(np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """Every numeric array of a layout, and a list for each leaf that no array can hold.
+
+    Arrays may be shared between processes. The lists never are: what a worker writes there is sent by pipe.
+    """
+
+    layout: Layout
+    arrays: dict[FieldName, Array]
+    objects: dict[FieldName, list[Any]] = field(default_factory=dict)
+
+    @classmethod
+    def over(cls, layout: Layout, arrays: dict[FieldName, Array]) -> Views:
+        return cls(layout, arrays, {name: [None] * rows for name, rows in layout.object_names()})
+
+    def __getitem__(self, name: FieldName) -> Array:
+        return self.arrays[name]

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from multiverse.core.errors import InvalidRequest, counted, in_words
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.plain_files import read_named
+from multiverse.core.wording import counted, in_words
 
 log = logging.getLogger("multiverse")
 

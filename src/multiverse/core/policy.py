@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from multiverse.core.layout import Path
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, Path
 
 MASKED_LOGIT = -1e9
 """Logit of an action that is not allowed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:  # which would load Gymnasium
-    from multiverse.core.views import Array
+    from multiverse.core.layout import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, PlannedExecutor, RayOptions
-from multiverse.core.views import Array, Views
 from multiverse.executors import machine, ray_cluster
 from multiverse.executors.process import Processes
 from multiverse.executors.ray_workers import RayWorkers

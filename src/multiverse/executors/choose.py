@@ -20,7 +20,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.core.env import Env
 from multiverse.core.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.core.failures import OnFailure
-from multiverse.core.layout import ACTION_MASKS, ACTIONS
+from multiverse.core.layout import ACTION_MASKS, ACTIONS, Views
 from multiverse.core.plan import (
     DEFAULT_WORKERS,
     ExecutorName,
@@ -32,7 +32,6 @@ from multiverse.core.plan import (
     WorkerOptions,
 )
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Views
 from multiverse.executors import machine, startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange

@@ -24,20 +24,20 @@ from multiverse.core.layout import (
     OBSERVATIONS,
     STATE,
     STEPPING,
+    Array,
     FieldName,
     Group,
+    Views,
 )
 from multiverse.core.plan import Autoreset, autoreset_for
 from multiverse.core.reset_plan import ResetPlan, ResetRequest
-from multiverse.core.views import Array, Views
 from multiverse.executors.env_recovery import EnvRecovery
 from multiverse.executors.episode_starts import EpisodeStarts
 from multiverse.executors.launch.black_box import labelled
 from multiverse.executors.step_reply import EXTRAS, FAILED, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.value_guard import ValueGuard
-from multiverse.ipc.env_rows import EnvRows, mask_rows, object_rows, observation_rows, put_object_rows
+from multiverse.ipc.env_rows import EnvRows, LastRows, mask_rows, object_rows, observation_rows, put_object_rows
 from multiverse.ipc.info_columns import InfoWriter
-from multiverse.ipc.last_rows import LastRows
 from multiverse.ipc.own_columns import RangeColumns
 from multiverse.ipc.space_rows import env_actions_reader, row_writer
 

@@ -8,10 +8,11 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from multiverse.core.env import Env
-from multiverse.core.errors import BadValue, InEnv, RemoteError, describe_ids
+from multiverse.core.errors import BadValue, InEnv, RemoteError
 from multiverse.core.failures import BAD_VALUE, RESTARTED, RestartLimit, Work, restart_limit
 from multiverse.core.infos import Infos
 from multiverse.core.reset_plan import ResetRequest
+from multiverse.core.wording import describe_ids
 
 if TYPE_CHECKING:
     from multiverse.executors.env_range import EnvRange

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from multiverse.core.errors import EnvFailed, MultiverseError, RemoteError, ReplyTimeout, WorkerDied
+from multiverse.core.layout import Views
 from multiverse.core.plan import Waiting
-from multiverse.core.views import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import Host, LocalHost

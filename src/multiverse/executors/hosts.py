@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from multiverse.core.errors import EnvFailed, RemoteError, RequestPending
-from multiverse.core.layout import STEPPING
-from multiverse.core.views import Views
+from multiverse.core.layout import STEPPING, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.launch import crash_report
 from multiverse.executors.launch.crash_report import NOW, OwnShare

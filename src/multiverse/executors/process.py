@@ -15,10 +15,10 @@ import cloudpickle
 import psutil
 
 from multiverse.adapters.registered import NOTHING_REGISTERED, additions
-from multiverse.core.errors import PreflightError, in_bytes
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.errors import PreflightError
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, StartMethod
-from multiverse.core.views import Array, Views
+from multiverse.core.wording import in_bytes
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.env_recovery import OUT_OF_MEMORY
 from multiverse.executors.launch import fork_server, start_methods

@@ -12,17 +12,15 @@ import psutil
 
 from multiverse.core.errors import RemoteError
 from multiverse.core.imports import loads_modules
-from multiverse.core.layout import Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import Layout, Views
 from multiverse.executors import env_recovery, worker_loop
 from multiverse.executors.step_reply import EXTRAS
 from multiverse.executors.thread import stack_of
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, Surroundings
-from multiverse.ipc.block import private_arrays
+from multiverse.ipc.block import Changes, Mirror, private_arrays
 from multiverse.ipc.doorbell import new_doorbell
 from multiverse.ipc.link import PackedLink
 from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox, control_field
-from multiverse.ipc.mirror import Changes, Mirror
 from multiverse.ipc.waiting import WaitSet
 
 

@@ -1,8 +1,8 @@
 """Workers on Ray: each is an actor, with a proxy thread in the caller.
 
 For the executor the proxy is a worker thread: it takes requests from a mailbox and answers them. It forwards them to
-its actor; both sides send the changes in the rows of their envs (`ipc/mirror.py`). So a rollout is one call, with the
-weights as its argument and the rows as its result.
+its actor; both sides send the changes in the rows of their envs (`Mirror` in `ipc/block.py`). So a rollout is one
+call, with the weights as its argument and the rows as its result.
 """
 
 from __future__ import annotations
@@ -21,19 +21,17 @@ import psutil
 from multiverse.adapters.registered import additions
 from multiverse.core.errors import ClusterGone
 from multiverse.core.failures import HOW_TO_CONTINUE
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, RayOptions
-from multiverse.core.views import Array, Views
 from multiverse.executors import ray_cluster
 from multiverse.executors.process import pickled
 from multiverse.executors.ray_actor import RayActor
 from multiverse.executors.worker_host import Death, State, WorkerHost
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, WITH_OBJECTS, Assignment, Surroundings
-from multiverse.ipc.block import private_arrays
+from multiverse.ipc.block import Mirror, private_arrays
 from multiverse.ipc.doorbell import new_doorbell
 from multiverse.ipc.link import PackedLink, QueueLink
 from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox
-from multiverse.ipc.mirror import Mirror
 from multiverse.ipc.waiting import WaitSet
 
 log = logging.getLogger("multiverse")

@@ -21,9 +21,8 @@ from multiverse.adapters.registered import with_code
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.core.imports import refuse_in_import
-from multiverse.core.layout import EPISODES, Field, Layout
+from multiverse.core.layout import EPISODES, Field, Layout, Views
 from multiverse.core.plan import DEFAULT_TIMEOUTS, Plan, Timeouts, autoreset_for
-from multiverse.core.views import Views
 from multiverse.executors import machine, preflight
 from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from multiverse.core.errors import RemoteError, in_words
+from multiverse.core.errors import RemoteError
 from multiverse.core.infos import Infos
 from multiverse.core.layout import FieldName
+from multiverse.core.wording import in_words
 from multiverse.ipc.info_columns import Announcement
 
 EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8

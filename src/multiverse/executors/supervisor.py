@@ -13,7 +13,7 @@ import time
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import ClusterGone, MultiverseError, ReplyTimeout, SpacesDiffer, WorkerDied
 from multiverse.core.failures import HOW_TO_CONTINUE, STEPS_PER_FAILURE, RestartLimit, restart_limit
-from multiverse.core.views import Views
+from multiverse.core.layout import Views
 from multiverse.executors.backends import Workers
 from multiverse.executors.worker_host import WorkerHost
 from multiverse.executors.worker_loop import difference_between

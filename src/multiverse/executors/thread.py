@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from multiverse.core.errors import PreflightError, RemoteError
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan
-from multiverse.core.views import Array, Views
 from multiverse.executors import preflight, worker_loop
 from multiverse.executors.launch import crash_report
 from multiverse.executors.worker_host import Death, State, WorkerHost

@@ -18,8 +18,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import BadValue
 from multiverse.core.failures import OnBadValue
-from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Array, Group, Leaf, Views, leaves
 from multiverse.ipc.env_rows import env_rows
 from multiverse.ipc.own_columns import RangeColumns
 from multiverse.ipc.space_rows import called

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from multiverse.core.errors import EnvFailed, InvalidRequest, RemoteError, ReplyTimeout, WorkerDied, describe_ids
+from multiverse.core.errors import EnvFailed, InvalidRequest, RemoteError, ReplyTimeout, WorkerDied
 from multiverse.core.failures import Work
 from multiverse.core.layout import (
     ACTIONS,
@@ -26,8 +26,9 @@ from multiverse.core.layout import (
     EARLIER_STEPS,
     EPISODE_LENGTH,
     VALUES,
+    Views,
 )
-from multiverse.core.views import Views
+from multiverse.core.wording import describe_ids
 from multiverse.executors.launch.black_box import parse_stack
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, STEP, STEP_SOME, WITH_OBJECTS, Described

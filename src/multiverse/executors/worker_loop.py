@@ -24,8 +24,7 @@ from multiverse.adapters.registered import NOTHING_REGISTERED, Registered, witho
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import PreflightError, RemoteError
 from multiverse.core.imports import loads_modules
-from multiverse.core.layout import Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import Layout, Views
 from multiverse.executors import env_recovery
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump

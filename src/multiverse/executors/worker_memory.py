@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import psutil
 
-from multiverse.core.errors import InvalidRequest, describe_ids, in_bytes
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.wording import describe_ids, in_bytes
 from multiverse.executors.worker_host import WorkerHost
 
 log = logging.getLogger("multiverse")

@@ -9,10 +9,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from multiverse.core.errors import MultiverseError, ReplyTimeout, describe_ids
+from multiverse.core.errors import MultiverseError, ReplyTimeout
 from multiverse.core.failures import Failures
 from multiverse.core.plan import DEFAULT_TIMEOUTS
 from multiverse.core.plan import Waiting as WaitingRule
+from multiverse.core.wording import describe_ids
 from multiverse.executors.launch.black_box import parse_stack
 from multiverse.executors.worker_host import WorkerHost
 from multiverse.ipc.waiting import Waiting, WaitSet

@@ -1,12 +1,29 @@
-"""Rows of one leaf by env: the values of all agents of an env are read and written together."""
+"""Rows by env: read, copied, kept as last delivered, and as final observations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from multiverse.core.layout import FieldName, Group, leaves
-from multiverse.core.views import Array, Views
+import numpy as np
+
+from multiverse.core.layout import (
+    ALIVE,
+    ENDED,
+    EPISODE_LENGTH,
+    FINAL_OBSERVATIONS,
+    OBSERVATIONS,
+    PRESENT,
+    TERMINATED,
+    TRUNCATED,
+    VALUES,
+    Array,
+    FieldName,
+    Group,
+    Views,
+    leaves,
+)
+from multiverse.ipc.space_rows import row_reader
 
 
 class EnvRows:
@@ -73,3 +90,132 @@ def put_object_rows(views: Views, objects: Mapping[FieldName, list[Any]], env_id
     """Store rows that came by pipe."""
     for name, values in objects.items():
         views.objects[name][views.layout.rows_of_field(name, env_ids)] = values
+
+
+# -- rows as last delivered ------------------------------------------------------------------------------------
+class LastRows:
+    """A copy of every observation leaf, for a contiguous range of envs."""
+
+    def __init__(self, views: Views, env_ids: range) -> None:
+        self._first = env_ids.start
+        # (current, as delivered) of each leaf
+        self._leaves = [(rows, rows.copy()) for rows in observation_rows(views, OBSERVATIONS, env_ids)]
+        self._finals: list[EnvRows] = []
+        if views.layout.with_final_observations:
+            self._finals = observation_rows(views, FINAL_OBSERVATIONS, env_ids)
+        self._arrays: list[tuple[Array, Array]]
+        self._arrays = [(current.rows, saved.rows) for current, saved in self._leaves if current.is_array]
+        self._objects = [(current, saved) for current, saved in self._leaves if not current.is_array]
+
+    def remember(self) -> None:
+        """Copy all rows, which are being delivered."""
+        for current, saved in self._arrays:
+            saved[...] = current
+        for rows, copied in self._objects:
+            copied.take_all(rows)
+
+    def remember_some(self, env_ids: Iterable[int]) -> None:
+        """Copy the rows of some envs; other rows may be written at this moment."""
+        for env_id in env_ids:
+            for current, saved in self._leaves:
+                saved.take(current, env_id - self._first)
+
+    def restore(self, env_id: int) -> None:
+        """Restore an env's rows as they were last delivered."""
+        for current, saved in self._leaves:
+            current.take(saved, env_id - self._first)
+
+    def restore_as_final(self, env_id: int) -> None:
+        """Copy an env's rows, as they were last delivered, to its final observations."""
+        for final, (_, saved) in zip(self._finals, self._leaves):
+            final.take(saved, env_id - self._first)
+
+
+class DeliveredRows(LastRows):
+    """Copies for all envs, also of which agents were present, and of the sums of each episode.
+
+    A worker that is lost after a step, but before it reported it, has left the results of that step in the block.
+    """
+
+    def __init__(self, views: Views) -> None:
+        count = views.layout.num_envs
+        super().__init__(views, range(count))
+        self._columns: list[tuple[Array, Array]] = []  # [2, envs, agents] current, and as delivered
+        self._groups: list[tuple[bool, list[tuple[Array, Array]]]] = []  # presence, ends and sums of each
+        for group in views.layout.groups:
+            sums = views[(group.name, VALUES)][EPISODE_LENGTH:]
+            parts = [views[(group.name, PRESENT)], views[(group.name, ENDED)], sums]
+            columns = [(current, current.copy()) for current in (part.reshape(2, count, -1) for part in parts)]
+            self._groups.append((group.may_be_absent, columns))
+            self._columns += columns
+
+    def remember(self) -> None:
+        super().remember()
+        for current, saved in self._columns:
+            saved[...] = current
+
+    def remember_some(self, env_ids: Iterable[int]) -> None:
+        ids = list(env_ids)
+        super().remember_some(ids)
+        for current, saved in self._columns:
+            saved[:, ids] = current[:, ids]
+
+    def cut(self, env_id: int) -> None:
+        """End an env's episode with what was delivered: the agents present then are truncated, and the lost step does
+        not count. If the episode had ended before, the lost one has no steps."""
+        for may_be_absent, ((_, present), (ended, had_ended), (sums, summed)) in self._groups:
+            sums[:, env_id] = summed[:, env_id]  # guard: a-lost-step-is-not-counted
+            if may_be_absent:
+                ended[TERMINATED, env_id], ended[TRUNCATED, env_id] = False, present[ALIVE, env_id]
+            elif had_ended[:, env_id].any():
+                sums[:, env_id] = 0.0
+
+
+# -- final observations ----------------------------------------------------------------------------------------
+class _OneAgent:
+    """Envs with one agent. `of(env_id)`: the final observation of that env."""
+
+    def __init__(self, views: Views, where: str) -> None:
+        (group,) = views.layout.groups
+        self._terminated, self._truncated = views[(group.name, ENDED)]
+        self.of = row_reader(group.observation_space, views, (group.name, where))
+
+    def ended_in(self, env_ids: Array) -> Array:
+        """[env_ids] bool: the envs in which an agent ended in this step."""
+        ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
+        return ended
+
+
+class _Agents:
+    """Envs with several agents. `of(env_id)`: the final observations by agent, of those that ended in this step."""
+
+    def __init__(self, views: Views, where: str) -> None:
+        count = views.layout.num_envs
+        self._groups = [
+            (
+                group.agents,
+                views[(group.name, ENDED)].reshape(2, count, len(group.agents)),
+                row_reader(group.observation_space, views, (group.name, where)),
+            )
+            for group in views.layout.groups
+        ]
+
+    def ended_in(self, env_ids: Array) -> Array:
+        by_group = [ended[:, env_ids].any(axis=(0, 2)) for _, ended, _ in self._groups]
+        return np.asarray(np.logical_or.reduce(by_group))
+
+    def of(self, env_id: int) -> dict[str, Any]:
+        return {
+            agent: read(env_id * len(agents) + position)
+            for agents, ended, read in self._groups
+            for position, agent in enumerate(agents)
+            if ended[:, env_id, position].any()
+        }
+
+
+def final_rows(views: Views) -> _OneAgent | _Agents:
+    """Reader of the final observations: from their own arrays or, without those, from the observations, which are the
+    final ones until the next episode begins."""
+    where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS
+    single = len(views.layout.groups) == 1 and not views.layout.groups[0].may_be_absent
+    return _OneAgent(views, where) if single else _Agents(views, where)

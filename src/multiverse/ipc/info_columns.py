@@ -13,8 +13,7 @@ import numpy as np
 
 from multiverse.core.errors import InEnv
 from multiverse.core.infos import Infos, add_info
-from multiverse.core.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS, Array, Views
 
 Column = tuple[str, type]
 """A key and the type of its values: a key with values of several types gets a column for each type."""

@@ -17,8 +17,7 @@ from time import monotonic_ns
 
 import numpy as np
 
-from multiverse.core.layout import Field
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, Field
 from multiverse.ipc.doorbell import Doorbell
 from multiverse.ipc.waiting import WaitSet
 

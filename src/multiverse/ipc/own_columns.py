@@ -21,9 +21,10 @@ from multiverse.core.layout import (
     PRESENT,
     TRUNCATED,
     VALUES,
+    Array,
     Group,
+    Views,
 )
-from multiverse.core.views import Array, Views
 from multiverse.ipc.space_rows import row_writer
 
 _add = np.add

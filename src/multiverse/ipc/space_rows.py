@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import BadValue, InvalidActions
-from multiverse.core.layout import ACTIONS, PYTHON_INTS, STATE, FieldName, Leaf, Path, from_leaves, leaves
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import ACTIONS, PYTHON_INTS, STATE, Array, FieldName, Leaf, Path, Views, from_leaves, leaves
 
 Write = Callable[[Any], None]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.core.layout import Array
 from multiverse.core.policy import Policy
-from multiverse.core.views import Array
 from multiverse.rollouts.rollout import ACTED_BY, BEGUN, FRESH, LOST, SEEDS, Rollout
 from multiverse.rollouts.rollout_arrays import RolloutArrays
 from multiverse.rollouts.self_play import CURRENT_POLICY, versions_by_slot

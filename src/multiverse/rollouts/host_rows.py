@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from multiverse.core.layout import EPISODES, STEPPING, Layout, Path
+from multiverse.core.layout import EPISODES, STEPPING, Array, Layout, Path
 from multiverse.core.policy import Policy
-from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras

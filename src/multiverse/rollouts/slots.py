@@ -8,9 +8,8 @@ from typing import cast
 import numpy as np
 
 from multiverse.core.infos import Infos
-from multiverse.core.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES
+from multiverse.core.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES, Array
 from multiverse.core.policy import Leaves
-from multiverse.core.views import Array
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv
 from multiverse.vector.turns import TurnVectorEnv

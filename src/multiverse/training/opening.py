@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from multiverse.core.errors import CheckpointBroken, InvalidRequest, in_words
+from multiverse.core.errors import CheckpointBroken, InvalidRequest
+from multiverse.core.wording import in_words
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.runs.checkpoint import Checkpoints, load_latest

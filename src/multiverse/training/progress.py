@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied, counted, in_digits
+from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied
 from multiverse.core.failures import HOW_TO_CONTINUE
+from multiverse.core.wording import counted, in_digits
 from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training import events
 from multiverse.training.config.budget import Clock

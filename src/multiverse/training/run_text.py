@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multiverse.core.errors import counted, in_digits
+from multiverse.core.wording import counted, in_digits
 from multiverse.training.config.budget import PARTS, Budget, Clock
 
 SHOWN_AGENTS = 4

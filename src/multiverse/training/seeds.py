@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 DRAWS = 10_000
 INTERVAL = 95.0

@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Array
+from multiverse.core.layout import SINGLE_AGENT, Array, Group, Layout
 
 MOST_NUMBERS = 2**24
 """Of one space: some hundred times what a stack of large images has. A file of a few bytes could ask for any memory."""

@@ -12,18 +12,17 @@ import numpy as np
 from multiverse.core.errors import EnvFailed, InEnv, RemoteError, WorkerDied
 from multiverse.core.failures import RESTARTED, FailureOptions
 from multiverse.core.infos import Infos, add_info
+from multiverse.core.layout import Array
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, Lost, results_of
 from multiverse.executors.hosts import Host
 from multiverse.executors.row_run import Again, RowRun
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
 from multiverse.executors.worker_host import WorkerHost
-from multiverse.ipc.final_rows import final_rows
+from multiverse.ipc.env_rows import DeliveredRows, final_rows
 from multiverse.ipc.info_columns import InfoReader
 from multiverse.ipc.interrupts import HeldInterrupts
-from multiverse.ipc.last_rows import DeliveredRows
 from multiverse.vector.requests import RequestState
 
 log = logging.getLogger("multiverse")

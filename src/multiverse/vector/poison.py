@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 
 class Poison:

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, add_info, reordered_infos
-from multiverse.core.views import Array
-from multiverse.ipc.final_rows import final_rows
+from multiverse.core.layout import Array
+from multiverse.ipc.env_rows import final_rows
 from multiverse.vector.base import Running
 from multiverse.vector.batches import Turn, TurnRows
 from multiverse.vector.group_rows import GroupReader, Rows

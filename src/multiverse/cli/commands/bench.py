@@ -11,8 +11,9 @@ import tyro
 
 from multiverse.cli.main import one_line, parse, parsed_kwargs, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
-from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import ExecutorName
+from multiverse.core.wording import counted
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Parallelism, Result

@@ -15,7 +15,7 @@ import tyro
 from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.main import parse, require_positive
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-from multiverse.core.errors import counted
+from multiverse.core.wording import counted
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round

@@ -14,8 +14,9 @@ import tyro
 
 from multiverse.cli.main import parse, parsed_kwargs, require_positive
 from multiverse.cli.output import print_json
-from multiverse.core.errors import InvalidRequest, in_digits
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
+from multiverse.core.wording import in_digits
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation

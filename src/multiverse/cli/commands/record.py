@@ -10,7 +10,7 @@ import tyro
 
 from multiverse.cli.commands.evaluate import EpisodeOptions
 from multiverse.cli.main import parse, require_positive
-from multiverse.core.errors import in_digits
+from multiverse.core.wording import in_digits
 
 DESCRIPTION = """\
 Writes an mp4 of episodes that a run's policy plays, on seeds that no training

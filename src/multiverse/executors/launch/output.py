@@ -47,3 +47,11 @@ def redirect(descriptor: int) -> None:
             setattr(sys, name, open(standard, "w", buffering=1, closefd=False, **options))  # noqa: SIM115
     if descriptor > 2:
         os.close(descriptor)
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # closed, or missing (a program without a console)
+            pass

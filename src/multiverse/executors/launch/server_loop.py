@@ -1,7 +1,7 @@
 """The fork server's process: it has numpy and gymnasium loaded, forks and reaps workers, and ends with the caller.
 
 It imports none of the user's code. When the caller ends it kills the process groups of all workers, including those
-that the caller has forked itself.
+that the caller has forked itself. The first and last steps of every worker process are here too (`run_as_worker`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 
 from multiverse.executors.launch import orphan_guard, output
 from multiverse.executors.launch.black_box import CALLERS_SIGNALS
 from multiverse.executors.launch.crash_report import Watched
-from multiverse.executors.launch.first_steps import run_as_worker
 from multiverse.executors.launch.fork_server import (
     FORGET,
     GUARD,
@@ -194,6 +194,30 @@ def _reap(status_pipes: dict[int, int]) -> None:
 
 
 # -- the worker, in the child ----------------------------------------------------------------------------------
+def run_as_worker(run: Callable[[], int], guard: Callable[[], object]) -> None:
+    """In a new child process: ensure that it ends with its caller, run, and end the process. Never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        for number in CALLERS_SIGNALS:  # sent to the whole process group, and handled by the caller
+            # guard: ctrl-c-is-the-callers
+            signal.signal(number, signal.SIG_IGN)
+        orphan_guard.lead_own_group()
+        guard()
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)  # an env that reads input gets an end of file and does not hang
+        code = run()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        output.flush_output()
+        os._exit(code)
+
+
 def _run_worker(fds: list[int]) -> int:
     from multiverse.executors import worker_loop  # loaded in the server, but not in the caller
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from multiverse.core.errors import PreflightError
 from multiverse.core.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard, output
-from multiverse.executors.launch.first_steps import flush_output, run_as_worker
+from multiverse.executors.launch.output import flush_output
+from multiverse.executors.launch.server_loop import run_as_worker
 from multiverse.ipc.waiting import readable
 
 START_DEADLINE_S = 60.0
