@@ -152,7 +152,8 @@ class WorkerWaits(ABC):
             for n, w in enumerate(workers)
         )
         self._warned_at = time.monotonic()
-        limits = f"reply_s={_seconds(self.timeouts.step_s)}, reset_s={_seconds(self.timeouts.reset_s)}"
+        given = {"reply_s": self.timeouts.step_s, "reset_s": self.timeouts.reset_s}
+        limits = ", ".join(f"{name}=None" if limit is None else f"{name}={limit:g} s" for name, limit in given.items())
         log.warning("no reply for %g s; waiting for %s (%s)", SILENCE_S, names, limits)  # guard: silence-is-told
 
     def _sleep_for(self, workers: Sequence[WorkerHost], timeout_s: float | None) -> None:
@@ -179,7 +180,3 @@ class WorkerWaits(ABC):
                 if worker not in self._late:
                     self._late.append(worker)
                 self.recover(worker, cause)
-
-
-def _seconds(limit: float | None) -> str:
-    return "None" if limit is None else f"{limit:g} s"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -172,50 +172,34 @@ class DeliveredRows(LastRows):
 
 
 # -- final observations ----------------------------------------------------------------------------------------
-class _OneAgent:
-    """Envs with one agent. `of(env_id)`: the final observation of that env."""
+class FinalRows(NamedTuple):
+    """Reader of the final observations of episodes that ended in a step."""
 
-    def __init__(self, views: Views, where: str) -> None:
-        (group,) = views.layout.groups
-        self._terminated, self._truncated = views[(group.name, ENDED)]
-        self.of = row_reader(group.observation_space, views, (group.name, where))
-
-    def ended_in(self, env_ids: Array) -> Array:
-        """[env_ids] bool: the envs in which an agent ended in this step."""
-        ended: Array = self._terminated[env_ids] | self._truncated[env_ids]
-        return ended
+    ended_in: Callable[[Array], Array]  # env ids → [env ids] bool: whether an agent ended in this step
+    of: Callable[[int], Any]  # env id → its final observation or, with several agents, those of the agents that ended
 
 
-class _Agents:
-    """Envs with several agents. `of(env_id)`: the final observations by agent, of those that ended in this step."""
+def final_rows(views: Views) -> FinalRows:
+    """Reader of the final observations: from their own arrays or, without those, from the observations, which are the
+    final ones until the next episode begins."""
+    layout = views.layout
+    kind = FINAL_OBSERVATIONS if layout.with_final_observations else OBSERVATIONS
+    readers = [row_reader(group.observation_space, views, (group.name, kind)) for group in layout.groups]
+    ends = [views[(group.name, ENDED)] for group in layout.groups]
+    if len(readers) == 1 and not layout.groups[0].may_be_absent:
+        terminated, truncated = ends[0]
+        return FinalRows(lambda env_ids: terminated[env_ids] | truncated[env_ids], readers[0])
+    by_agent = [ended.reshape(2, layout.num_envs, -1) for ended in ends]
 
-    def __init__(self, views: Views, where: str) -> None:
-        count = views.layout.num_envs
-        self._groups = [
-            (
-                group.agents,
-                views[(group.name, ENDED)].reshape(2, count, len(group.agents)),
-                row_reader(group.observation_space, views, (group.name, where)),
-            )
-            for group in views.layout.groups
-        ]
+    def ended_in(env_ids: Array) -> Array:
+        return np.asarray(np.logical_or.reduce([ended[:, env_ids].any(axis=(0, 2)) for ended in by_agent]))
 
-    def ended_in(self, env_ids: Array) -> Array:
-        by_group = [ended[:, env_ids].any(axis=(0, 2)) for _, ended, _ in self._groups]
-        return np.asarray(np.logical_or.reduce(by_group))
-
-    def of(self, env_id: int) -> dict[str, Any]:
+    def of(env_id: int) -> dict[str, Any]:
         return {
-            agent: read(env_id * len(agents) + position)
-            for agents, ended, read in self._groups
-            for position, agent in enumerate(agents)
+            agent: read(env_id * len(group.agents) + position)
+            for group, ended, read in zip(layout.groups, by_agent, readers)
+            for position, agent in enumerate(group.agents)
             if ended[:, env_id, position].any()
         }
 
-
-def final_rows(views: Views) -> _OneAgent | _Agents:
-    """Reader of the final observations: from their own arrays or, without those, from the observations, which are the
-    final ones until the next episode begins."""
-    where = FINAL_OBSERVATIONS if views.layout.with_final_observations else OBSERVATIONS
-    single = len(views.layout.groups) == 1 and not views.layout.groups[0].may_be_absent
-    return _OneAgent(views, where) if single else _Agents(views, where)
+    return FinalRows(ended_in, of)
