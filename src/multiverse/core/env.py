@@ -23,7 +23,7 @@ MaskSource = Literal["observation", "method", "info"]
 `action_masks()`, as sb3-contrib's MaskablePPO expects it."""
 
 EnvKind = Literal["single", "parallel", "turns"]
-"""One agent; several that act at once; several that act in turn."""
+"""Kind of env: one agent, several agents that act at the same time, or several agents that act in turn."""
 
 
 def observed_mask(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Leaf | None:

@@ -99,7 +99,7 @@ class RayLife:
 
     @property
     def pid(self) -> int | None:
-        """Of the actor's process, if it runs on this machine."""
+        """Pid of the actor's process, if it runs on this machine."""
         return None if self._here is None else self._here.pid
 
     def connect(self, views: Views, mailbox: WorkerMailbox, replacing: bool) -> None:

@@ -1,4 +1,4 @@
-"""From a plan to a running executor, in two halves.
+"""Start-up: from a plan to a running executor, in two halves.
 
 `open_envs` starts the workers in parallel and compares their envs; `OpenedEnvs.bind` allocates the block and connects
 all hosts to it. In between the spaces are known, so the caller can add further fields to the block.

@@ -98,7 +98,7 @@ class Life(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """Of its process, if it has its own."""
+        """Pid of the worker's process, if it has its own."""
 
     def death(self) -> Death: ...
 
