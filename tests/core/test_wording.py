@@ -1,4 +1,4 @@
-"""The name that was probably meant."""
+"""Text for messages: suggestions for misspelled names."""
 
 from __future__ import annotations
 
