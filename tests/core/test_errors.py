@@ -1,4 +1,4 @@
-"""Errors: one tree, plain words, and everything that is known in attributes."""
+"""Errors: one tree, clear messages, and all details in attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines without /proc, without /dev, or at their limit of threads: it works, or says in one sentence why not."""
+"""Machines without /proc, without /dev, or at their limit of threads: it works, or one sentence states why not."""
 
 from __future__ import annotations
 

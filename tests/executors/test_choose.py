@@ -1,4 +1,4 @@
-"""`auto`: one throwaway env at most, a small cost model, and no probing where the answer is known."""
+"""`auto`: at most one throwaway env, a small cost model, and no probe if the answer is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the probe say what the test wants; returns how often it was asked."""
+    """Set the result of the probe; returns the calls of the probe."""
     asked: list[Any] = []
 
     def say(answer: Probe | Exception | None) -> list[Any]:
@@ -128,7 +128,7 @@ def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: di
 
 @pytest.mark.usefixtures("cores")
 def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that others leave alone; else two executors are tried, with envs of their own."""
+    """On an idle machine; on a busy one two executors are tried, with separate envs."""
     monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
     path = tmp_path / "built"
@@ -200,7 +200,7 @@ def test_an_env_that_must_stay_in_process_is_serial(tmp_path: Path, executor: An
 # -- a busy machine ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets a comparison on a busy machine say what the test wants; returns how often it was asked for."""
+    """Set the result of the comparison on a busy machine; returns its calls."""
     asked: list[Any] = []
 
     def say(answer: tuple[float, float] | Exception) -> list[Any]:

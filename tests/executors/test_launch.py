@@ -50,7 +50,7 @@ def test_workers_start_step_and_end_beside_a_thousand_open_files(
     method: Any, fallback: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "has_pidfd", lambda: not fallback)
-    fork_server.stop_fork_server()  # the new one is told of descriptors with large numbers
+    fork_server.stop_fork_server()  # the new server gets descriptors with large numbers
     with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method)) as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(2, np.int64))

@@ -1,4 +1,4 @@
-"""Workers on Ray: actors that die, hang and are replaced; clusters that are not there; training that is the same."""
+"""Workers on Ray: actors that die, hang and are replaced; missing clusters; training that is the same."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def make(made: list[Any], env: Any, num_envs: int = 4, workers: int = 2, **optio
 
 
 def program(text: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, with a cluster of its own."""
+    """Run a program in a separate process, with its own cluster."""
     command = [sys.executable, "-c", textwrap.dedent(text), *arguments]
     env = {**os.environ, **environ}
     return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, env=env, check=False)
 
 
-# -- what is lost ------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1")
 def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
     envs = make(made, Walk)
@@ -154,7 +154,7 @@ class Lose(mv.Hook):
             lost = [actor["Pid"] for actor in actors if actor["Address"]["NodeID"] in gone]
             while nodes:
                 cluster.remove_node(nodes.pop(), allow_graceful=False)
-            while any(map(alive, lost)):  # they end when they notice that their node has
+            while any(map(alive, lost)):  # they end when they notice that their node has ended
                 os.sched_yield()
 
 run = mv.train("CartPole-v1", executor="ray", ray_address=cluster.address, workers=3, num_envs=6, env_steps=1_800,
@@ -168,7 +168,7 @@ print("adds up:", told["steps_sent"] == told["steps_used"] + told["steps_discard
 
 @pytest.mark.fault("F1")
 def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
-    """Two of three nodes are killed; their envs go on where there is a node, sharing its core."""
+    """Two of three nodes are killed; their envs continue on the remaining node and share its core."""
     found = program(NODES, str(tmp_path / "run"))
     assert "restarted: 2 lost: 4 of 1800" in found.stdout and "adds up: True 4" in found.stdout, found.stderr[-3000:]
     assert "from now on it shares CPUs with other workers" in found.stderr
@@ -176,7 +176,7 @@ def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
 
 @pytest.mark.fault("F1")
 def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
-    """Not to the caller's own node, which is full: a node that joined meanwhile has some."""
+    """Not the caller's own node, which is full: a node that joined meanwhile has free cores."""
     found = program(
         """
         import numpy as np, ray, multiverse as mv
@@ -263,7 +263,7 @@ def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
 
 @pytest.mark.fault("E5")
 def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing runs; then there is a record of a cluster that has died."""
+    """First without a cluster, then with a record of a cluster that has ended."""
     services = ray_cluster.ray()._private.services
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -489,7 +489,7 @@ def test_without_ray_it_says_what_to_install() -> None:
 
 
 def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
-    """A node elsewhere cannot import them: what it gets says all of it."""
+    """Other nodes cannot import these classes, so they are sent by value."""
     (tmp_path / "my_envs.py").write_text(
         "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
         "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"

@@ -1,4 +1,4 @@
-"""The value guard by itself: what it sees in a range of rows, and what it leaves alone."""
+"""The value guard alone: which rows of a range it reports, and which it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Range:
 
     @property
     def counts(self) -> list[list[int]]:
-        return self.views[COUNTS][:ENV_RESTARTS].tolist()  # bad values, and what was out of bounds
+        return self.views[COUNTS][:ENV_RESTARTS].tolist()  # bad values, and values out of bounds
 
 
 @pytest.mark.parametrize("space", [BOX, MANY], ids=["few", "many"])
@@ -116,7 +116,7 @@ def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, 
     envs.rows()[1] = value
     assert envs.guard.suspicious()
     assert envs.guard.rows_outside() == [1]
-    for row, outside in enumerate([0, 1, 0]):  # and at an episode's end, each by itself
+    for row, outside in enumerate([0, 1, 0]):  # and at an episode's end, for each row
         envs.guard.check_end(row)
         assert envs.counts[1][1 + row] == outside
 

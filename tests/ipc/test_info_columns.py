@@ -1,4 +1,4 @@
-"""Info columns: whatever way infos take, the caller sees what Gymnasium would have made of them."""
+"""Info columns: by columns or by pipe, the caller gets the infos that Gymnasium would return."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sides:
         self.reader = InfoReader(views, rows)
 
     def step(self, infos: dict[int, Any]) -> tuple[list[bool], dict[int, Any]]:
-        """One step of some envs; returns what comes by pipe."""
+        """One step of some envs; returns the data sent by pipe."""
         left: dict[int, Any] = {}
         for number, (host, writer) in enumerate(zip(self.hosts, self.writers)):
             writer.clear()

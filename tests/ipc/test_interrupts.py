@@ -1,4 +1,4 @@
-"""Ctrl-C held back: it comes at the end of the block, never in the middle, and never gets lost."""
+"""Deferred Ctrl-C: it takes effect at the end of the block, never in the middle, and is never lost."""
 
 from __future__ import annotations
 

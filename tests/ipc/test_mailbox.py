@@ -1,4 +1,4 @@
-"""Mailboxes: a request is taken once, a reply belongs to its request, and only sleepers are rung for."""
+"""Mailboxes: a request is taken once, a reply belongs to its request, and only a sleeping side is rung for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_number_that_was_never_posted_is_never_answered(ends: Ends) -> None:
     caller.post(4, 1)
     worker.take()
     worker.reply(0)
-    caller.post(6, 5)  # 2 to 4 were given up before they were asked
+    caller.post(6, 5)  # requests 2 to 4 were abandoned before they were posted
     assert worker.take() == 6
     assert not caller.answered()
     worker.reply(0)

@@ -1,4 +1,4 @@
-"""Two sides without common memory: what one changes the other has, and nothing else travels."""
+"""Mirrored rows of two sides without shared memory: changes of one side reach the other, and nothing else is sent."""
 
 from __future__ import annotations
 

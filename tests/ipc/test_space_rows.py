@@ -1,4 +1,4 @@
-"""Rows of any space: what is written is what is read, bit for bit, alone and in a batch."""
+"""Rows of any space: values are read as they were written, bit for bit, alone and in a batch."""
 
 from __future__ import annotations
 
