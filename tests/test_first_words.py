@@ -54,7 +54,7 @@ def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
         mv.make_vec("nothing.py:MyEnv", 1)
     (folder / "json.py").write_text(ENV)
-    with pytest.raises(mv.errors.InvalidRequest, match="another module 'json' is imported instead"):
+    with pytest.raises(mv.errors.InvalidRequest, match="another module 'json' comes first"):
         mv.make_vec("json.py:MyEnv", 1)
 
 

@@ -54,9 +54,7 @@ def module_named(name: str) -> ModuleType:
         sys.path.insert(0, str(file.parent))
     module = importlib.import_module(file.stem)
     if Path(module.__file__ or "").absolute() != file:
-        raise InvalidRequest(
-            f"{name}: another module {file.stem!r} is imported instead ({module.__file__}); rename the file"
-        )
+        raise InvalidRequest(f"{name}: another module {file.stem!r} comes first ({module.__file__}); rename the file")
     return module
 
 

@@ -47,13 +47,9 @@ class ProcessLife:
         if code is None:
             return Death("closed its connection but is still running")
         if self.process.orphaned:
-            return Death(
-                "ended with its fork server (which was killed, or crashed)", "the next start creates a new one"
-            )
+            return Death("ended with its fork server (which was killed or crashed)", "the next start makes a new one")
         if code == start_methods.UNKNOWN_EXIT:
-            return Death(
-                "ended with code 255 or an unknown one (the program may ignore SIGCHLD, or reap every child process)"
-            )
+            return Death("ended with code 255 or an unknown one (the program may ignore SIGCHLD or reap all children)")
         if code == OUT_OF_MEMORY:
             return Death("ended because one of its envs ran out of memory", "", peak, out_of_memory=True)
         if code >= 0:

@@ -317,9 +317,7 @@ class RayWorkers:
         resources, lost = self._resources(), host.life.node_in_doubt
         nodes = ray_cluster.nodes_with("CPU", 0.0)
         if not nodes:
-            raise ClusterGone(
-                host.worker, host.env_ids, "cannot be restarted: the Ray cluster has no nodes", HOW_TO_CONTINUE
-            )
+            raise ClusterGone(host.worker, host.env_ids, "cannot be restarted: no Ray nodes are left", HOW_TO_CONTINUE)
         free = [node for node in ray_cluster.nodes_with("CPU", resources["num_cpus"]) if node != lost]
         if not free:  # guard: a-lost-node-is-done-without
             log.warning(

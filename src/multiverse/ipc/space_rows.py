@@ -80,9 +80,7 @@ def _array_writer(target: Array, name: FieldName) -> Write:
         try:
             array = np.asarray(value)
         except Exception as error:  # such as a list of lists of different lengths
-            raise BadValue(
-                f"{called(name)} cannot be converted to an array: {type(error).__name__}: {error}"
-            ) from error
+            raise BadValue(f"{called(name)} is not convertible to an array: {type(error).__name__}: {error}") from error
         if array.shape != shape:  # guard: no-broadcasting
             raise BadValue(f"{called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
@@ -257,9 +255,7 @@ class ActionWriter:
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
-            raise InvalidActions(
-                f"actions{where}: {type(value).__name__} cannot be converted to an array: {error}"
-            ) from error
+            raise InvalidActions(f"actions{where}: cannot convert {type(value).__name__} to array: {error}") from error
         if array.shape != shape:  # guard: all-actions-are-checked-first
             raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
         integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # accepted if they fit
