@@ -272,7 +272,7 @@ FILES = {
         ("--config number.yaml", "number.yaml, line 1: env: expected a name, found 5"),
         ("CartPole-v1 --algorithm sac2", "there is no algorithm 'sac2'"),
         ("CartPole-v1 --evaluate-every -1", "--evaluate-every=-1: 0 (only at the end) or more"),
-        ("CartPole-v1 --seed 1e30", "--seed=1000000000000000019884624838656: from 0 to"),
+        ("CartPole-v1 --seed 1e30", "--seed=1000000000000000019884624838656: expected a number from 0 to"),
         ("CartPole-v1 --learning-rate .inf", "--learning-rate=inf: a finite number"),
     ],
 )

@@ -185,10 +185,10 @@ def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
 
 @pytest.mark.parametrize("seed", [-5, 2**70])
 def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: from 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: expected a number from 0"):
         evaluate(plain, seed=seed)
     for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
-        with pytest.raises(mv.errors.InvalidRequest, match=f"run_seed={seed}: from 0"):
+        with pytest.raises(mv.errors.InvalidRequest, match=f"run_seed={seed}: expected a number from 0"):
             plan(seed)
     assert mv.DerivedSeeds(2**64 - 1)(0, 0).seed is not None
 
