@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.main import main
-from multiverse.core.errors import counted
+from multiverse.core.wording import counted
 from multiverse.training.evaluation import Evaluation
 from tests.cli.training_commands import train
 
@@ -54,7 +54,7 @@ def test_files_that_cannot_be_meant_are_told(folder: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"nothing\.py:MyEnv': there is no file .*nothing\.py"):
         mv.make_vec("nothing.py:MyEnv", 1)
     (folder / "json.py").write_text(ENV)
-    with pytest.raises(mv.errors.InvalidRequest, match="Python has another module 'json'"):
+    with pytest.raises(mv.errors.InvalidRequest, match="another module 'json' comes first"):
         mv.make_vec("json.py:MyEnv", 1)
 
 
@@ -109,7 +109,7 @@ spaces = mv.make_vec(MyEnv, 1, "serial").single_action_space
 if __name__ != "no_guard_nested":
     mv.train(MyEnv, env_steps=64)
 """
-GUARD = 'put that under `if __name__ == "__main__":`'
+GUARD = 'move that under `if __name__ == "__main__":`'
 
 
 @pytest.fixture

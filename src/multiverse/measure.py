@@ -25,9 +25,8 @@ from multiverse.adapters.agents import mask_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import ACTION_MASKS, Group, leaves
+from multiverse.core.layout import ACTION_MASKS, Array, Group, leaves
 from multiverse.core.plan import IN_PROCESSES, Plan
-from multiverse.core.views import Array
 from multiverse.executors import machine, startup
 from multiverse.executors.env_range import EnvRange
 from multiverse.vector.parallel import BaseMultiAgentVectorEnv

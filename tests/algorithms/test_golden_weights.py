@@ -22,7 +22,7 @@ import pytest
 from gymnasium import spaces
 
 from multiverse.algorithms import algorithm_class
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from tests.algorithms.rollouts import random_rollout
 
 FILE = Path(__file__).with_name("golden_weights.json")

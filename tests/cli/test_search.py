@@ -23,7 +23,8 @@ from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.figures import search_figure
 from multiverse.cli.main import main
 from multiverse.cli.search import Choice, Range, Space, space_of
-from multiverse.cli.search_study import Pruning, Trial, opened
+from multiverse.cli.search_journal import opened
+from multiverse.cli.search_study import Pruning, Trial
 from multiverse.core.errors import InvalidRequest
 from multiverse.training import side_by_side
 from multiverse.training.config.train_config import config_for, plain_config, saved_config

@@ -208,11 +208,12 @@ def test_a_plan_for_something_else_is_taken_with_a_warning(elsewhere: Path, capl
     assert not caplog.messages
     config_for("Pendulum-v1", "ppo", {"plan": "plan.json"})
     mv.make_vec("Pendulum-v1", plan="plan.json").close()
-    told = "plan plan.json was found for env CartPole-v1, and this is env Pendulum-v1: `multiverse tune Pendulum-v1` "
-    assert caplog.messages == [f"{told}finds one that fits"] * 2
+    fits = "`multiverse tune Pendulum-v1` writes one that fits"
+    warning = f"plan plan.json was measured for env CartPole-v1, and this is env Pendulum-v1: {fits}"
+    assert caplog.messages == [warning] * 2
     write_plan(env="CartPole-v1", usable_cores=cores + 1)
     config_for("CartPole-v1", "ppo", {"plan": "plan.json"})
-    assert f"was found for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
+    assert f"was measured for usable_cores {cores + 1}, and this is usable_cores {cores}: " in caplog.messages[2]
 
 
 @pytest.mark.parametrize(
@@ -252,14 +253,17 @@ PLAN_OF_RAY = (
     ("content", "told"),
     [
         (None, "plan='plan.json' cannot be read: No such file or directory; `multiverse tune ENV` writes one"),
-        ("[", "plan.json is no plan: it is no JSON"),
-        ("[]", "plan.json is no plan: it has no executor, workers"),
+        ("[", "plan.json is not a plan: it is not JSON"),
+        ("[]", "plan.json is not a plan: it has no executor, workers"),
         (
             '{"executor": "thread", "workers": 1}',
-            "plan.json is no plan: it has no start_method, waiting, why, num_envs",
+            "plan.json is not a plan: it has no start_method, waiting, why, num_envs",
         ),
-        (PLAN_OF_RAY % "5", "plan.json is no plan: its ray is 5, and can have address, cpus_per_worker, gpus_per_w"),
-        (PLAN_OF_RAY % '{"cpus": 1}', "plan.json is no plan: its ray has cpus, and can have address, cpus_per_worker"),
+        (PLAN_OF_RAY % "5", "plan.json is not a plan: its ray is 5, and can have address, cpus_per_worker, gpus_per_w"),
+        (
+            PLAN_OF_RAY % '{"cpus": 1}',
+            "plan.json is not a plan: its ray has cpus, and can have address, cpus_per_worker",
+        ),
     ],
 )
 def test_a_file_that_is_no_plan_is_one_sentence(
@@ -283,7 +287,7 @@ def test_only_plain_files_are_read(flag: str, elsewhere: Path, capsys: pytest.Ca
     for place in ("pipe", "/dev/zero"):
         assert main(["train", "CartPole-v1", flag, place]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and "it is no plain file" in error
+        assert error.count("\n") == 1 and "it is not a plain file" in error
 
 
 def test_nonsense_in_a_plan_is_named(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -146,7 +146,7 @@ def test_tasks_are_drawn_at_every_reset(make: Make, config: Configuration, goals
 
 def test_a_task_that_is_not_in_the_list_is_refused(make: Make, config: Configuration, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals)
-    for wrong, told in ((5, "tasks 0 to 4"), (-1, "tasks 0 to 4"), (2.5, "task=2.5")):
+    for wrong, told in ((5, "numbered 0 to 4"), (-1, "numbered 0 to 4"), (2.5, "task=2.5")):
         with pytest.raises(mv.errors.InvalidRequest, match=told):
             envs.reset(tasks=[wrong] * config.num_envs)
     envs.reset(tasks=[1] * config.num_envs)
@@ -154,7 +154,7 @@ def test_a_task_that_is_not_in_the_list_is_refused(make: Make, config: Configura
 
 def test_a_plan_that_names_no_known_task_is_reported_with_its_env(make: Make, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals, reset_plan=lambda env_id, episode: mv.ResetRequest(task=7))
-    with pytest.raises(mv.errors.EnvFailed, match="tasks 0 to 4"):
+    with pytest.raises(mv.errors.EnvFailed, match="numbered 0 to 4"):
         envs.reset()
 
 

@@ -1,4 +1,4 @@
-"""Errors: one tree, plain words, and everything that is known in attributes."""
+"""Errors: one tree, clear messages, and all details in attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.core import errors as all_errors
-from multiverse.core.errors import InEnv, RemoteError, describe_ids, in_digits
+from multiverse.core.errors import InEnv, RemoteError
+from multiverse.core.wording import describe_ids, in_digits
 
 
 def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:

@@ -68,7 +68,7 @@ def test_it_merges_rich_infos_as_gymnasium_does() -> None:
     "values", [["x", 1], [1, "x"], [1, np.arange(2)], [np.arange(3), np.arange(1)], [np.arange(2), 7], [1, 10**30]]
 )
 def test_values_that_do_not_fit_each_other_become_objects(values: list[Any]) -> None:
-    """Gymnasium raises what numpy raises, or spreads a short array over a longer one."""
+    """Gymnasium raises numpy's error, or broadcasts a short array to a longer one."""
     merged = ours([{"a": value} for value in values])
     assert merged["a"].dtype == object
     assert_same(list(merged["a"]), values)

@@ -1,4 +1,4 @@
-"""The layout: which arrays a batch has, in an order that both sides derive alike."""
+"""The layout: which arrays a batch has, in the same order on both sides."""
 
 from __future__ import annotations
 

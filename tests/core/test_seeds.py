@@ -1,4 +1,4 @@
-"""Seeds: Gymnasium's convention for a reset, independent ones for every episode of a run."""
+"""Seeds: Gymnasium's convention for resets, and independent seeds for every episode of a run."""
 
 from __future__ import annotations
 

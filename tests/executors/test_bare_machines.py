@@ -1,4 +1,4 @@
-"""Machines without /proc, without /dev, or at their limit of threads: it works, or says in one sentence why not."""
+"""Machines without /proc, without /dev, or at their limit of threads: it works, or one sentence states why not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_without_proc_a_hang_shows_its_stack_all_the_same(no_proc: None) -> None
     timeouts = mv.Timeouts(reply_s=0.2, close_s=0.1)
     with mv.make_vec(lambda: Sleepy(gym.make("CartPole-v1")), 1, "process", workers=1, timeouts=timeouts) as envs:
         envs.reset(seed=0)
-        with pytest.raises(mv.errors.ReplyTimeout, match="cannot be seen without /proc") as hung:
+        with pytest.raises(mv.errors.ReplyTimeout, match="its state is unknown without /proc") as hung:
             envs.step([0])
     assert "test_bare_machines.py" in hung.value.stack
 

@@ -1,4 +1,4 @@
-"""What a hung or crashed process has written is read as it was meant."""
+"""Stacks written by hung or crashed processes are decoded correctly."""
 
 from __future__ import annotations
 

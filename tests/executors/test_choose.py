@@ -1,4 +1,4 @@
-"""`auto`: one throwaway env at most, a small cost model, and no probing where the answer is known."""
+"""`auto`: at most one throwaway env, a small cost model, and no probe if the answer is known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets the probe say what the test wants; returns how often it was asked."""
+    """Set the result of the probe; returns the calls of the probe."""
     asked: list[Any] = []
 
     def say(answer: Probe | Exception | None) -> list[Any]:
@@ -96,7 +96,7 @@ def test_one_env_is_serial_without_a_probe(probe: Any, cores: Any) -> None:
 def test_an_executor_that_was_asked_for_is_not_probed(probe: Any) -> None:
     asked = probe(Probe(1.0, False))
     for executor in ("serial", "thread", "process", "hybrid"):
-        assert plan_of(2, executor=executor).why == "as asked"
+        assert plan_of(2, executor=executor).why == "as requested"
     assert asked == []
 
 
@@ -128,7 +128,7 @@ def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: di
 
 @pytest.mark.usefixtures("cores")
 def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that others leave alone; else two executors are tried, with envs of their own."""
+    """On an idle machine; on a busy one two executors are tried, with separate envs."""
     monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
     path = tmp_path / "built"
@@ -200,7 +200,7 @@ def test_an_env_that_must_stay_in_process_is_serial(tmp_path: Path, executor: An
 # -- a busy machine ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Lets a comparison on a busy machine say what the test wants; returns how often it was asked for."""
+    """Set the result of the comparison on a busy machine; returns its calls."""
     asked: list[Any] = []
 
     def say(answer: tuple[float, float] | Exception) -> list[Any]:
@@ -225,7 +225,7 @@ def test_on_a_busy_machine_both_are_tried_and_that_is_said(
     asked = tried((8e-3, hybrid_s))
     plan = plan_of(8)
     assert plan.executor == executor and len(asked) == 1
-    assert "tried for a moment, since others had 40% of the cores: 8000 µs serial" in plan.why
+    assert "measured, because other programs used 40% of the cores: 8000 µs serial" in plan.why
 
 
 @pytest.mark.usefixtures("cores")
@@ -245,7 +245,8 @@ def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: A
     probe(Probe(1e-3, False, 0.4))
     tried(error)
     plan = plan_of(8)
-    assert plan.executor == "serial" and "others had 40% of the cores, and sharing them could not be tried" in plan.why
+    assert plan.executor == "serial"
+    assert "other programs used 40% of the cores, and hybrid could not be tried" in plan.why
 
 
 @pytest.mark.fault("G6")

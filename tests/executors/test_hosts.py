@@ -1,4 +1,4 @@
-"""A worker seen from the caller, without one."""
+"""Worker hosts, without a worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.worker_host import WorkerHost
 
 
 class Pipe:
-    """These messages have come, each of the request of its number."""
+    """A link with these received messages, each with the number of its request."""
 
     def __init__(self, *messages: tuple[int, str]) -> None:
         self.messages = list(messages)

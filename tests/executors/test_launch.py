@@ -50,7 +50,7 @@ def test_workers_start_step_and_end_beside_a_thousand_open_files(
     method: Any, fallback: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(platform, "has_pidfd", lambda: not fallback)
-    fork_server.stop_fork_server()  # the new one is told of descriptors with large numbers
+    fork_server.stop_fork_server()  # the new server gets descriptors with large numbers
     with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method)) as envs:
         envs.reset(seed=0)
         envs.step(np.zeros(2, np.int64))
@@ -187,7 +187,7 @@ def test_too_few_descriptors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(machine, "descriptor_limits", lambda: (10, 20))
     monkeypatch.setattr(machine, "open_descriptors", lambda: 7)
     monkeypatch.setattr(preflight, "descriptors_per_worker", lambda: 5)
-    said = r"4 worker processes need 91 open files in all \(20 for the workers, 7 open already, 64 to spare\).* 20 "
+    said = r"4 worker processes need 91 open files in total \(20 for the workers, 7 already open, 64 to spare\).* 20; "
     with pytest.raises(mv.errors.PreflightError, match=said):
         preflight.check_descriptors(4)
 

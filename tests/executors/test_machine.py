@@ -1,4 +1,4 @@
-"""What the machine gives: the tightest of its limits, read from trees made for the test."""
+"""Resources of the machine: the lowest of its limits, read from directories made for the test."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_the_usable_cores_did_is_read_with_what_was_stolen_of_them(
 
 @pytest.fixture
 def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """This process lives in a group inside another one."""
+    """This process is in a group inside another group."""
     inner = tmp_path / "outer" / "inner"
     monkeypatch.setattr(machine, "_own_directories", lambda root: [inner, inner.parent, root])
     return inner, inner.parent

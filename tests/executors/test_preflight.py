@@ -1,4 +1,4 @@
-"""Before anything is started: what cannot work is refused in one plain message, what is unwise is said."""
+"""Checks before anything is started: impossible requests are refused in one message, unwise ones get a warning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.envs import Walk
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Sets the limits of open files, as this process believes them; returns what was then asked of the kernel."""
+    """Set the limits of open files as this process sees them; returns the limits that are then set in the kernel."""
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))
 
@@ -108,7 +108,7 @@ def test_more_workers_than_cores_are_advised_against(
     preflight.advise_workers(2)
     assert caplog.messages == []
     preflight.advise_workers(7)
-    preflight.advise_workers(7)  # and nobody is told twice
+    preflight.advise_workers(7)  # without a second warning
     (message,) = caplog.messages
     assert "7 worker processes share 2 usable cores" in message
     assert "workers=2" in message

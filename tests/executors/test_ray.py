@@ -1,4 +1,4 @@
-"""Workers on Ray: actors that die, hang and are replaced; clusters that are not there; training that is the same."""
+"""Workers on Ray: actors that die, hang and are replaced; missing clusters; training that is the same."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def make(made: list[Any], env: Any, num_envs: int = 4, workers: int = 2, **optio
 
 
 def program(text: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, with a cluster of its own."""
+    """Run a program in a separate process, with its own cluster."""
     command = [sys.executable, "-c", textwrap.dedent(text), *arguments]
     env = {**os.environ, **environ}
     return subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S, env=env, check=False)
 
 
-# -- what is lost ------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1")
 def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
     envs = make(made, Walk)
@@ -154,7 +154,7 @@ class Lose(mv.Hook):
             lost = [actor["Pid"] for actor in actors if actor["Address"]["NodeID"] in gone]
             while nodes:
                 cluster.remove_node(nodes.pop(), allow_graceful=False)
-            while any(map(alive, lost)):  # they end when they notice that their node has
+            while any(map(alive, lost)):  # they end when they notice that their node has ended
                 os.sched_yield()
 
 run = mv.train("CartPole-v1", executor="ray", ray_address=cluster.address, workers=3, num_envs=6, env_steps=1_800,
@@ -168,15 +168,15 @@ print("adds up:", told["steps_sent"] == told["steps_used"] + told["steps_discard
 
 @pytest.mark.fault("F1")
 def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
-    """Two of three nodes are killed; their envs go on where there is a node, sharing its core."""
+    """Two of three nodes are killed; their envs continue on the remaining node and share its core."""
     found = program(NODES, str(tmp_path / "run"))
     assert "restarted: 2 lost: 4 of 1800" in found.stdout and "adds up: True 4" in found.stdout, found.stderr[-3000:]
-    assert "it shares those of others from now on" in found.stderr
+    assert "from now on it shares CPUs with other workers" in found.stderr
 
 
 @pytest.mark.fault("F1")
 def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
-    """Not to the caller's own node, which is full: a node that joined meanwhile has some."""
+    """Not the caller's own node, which is full: a node that joined meanwhile has free cores."""
     found = program(
         """
         import numpy as np, ray, multiverse as mv
@@ -263,7 +263,7 @@ def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
 
 @pytest.mark.fault("E5")
 def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing runs; then there is a record of a cluster that has died."""
+    """First without a cluster, then with a record of a cluster that has ended."""
     services = ray_cluster.ray()._private.services
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
@@ -274,7 +274,7 @@ def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch,
         ray_cluster._join("auto")
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1, where 'auto' leads"):
+    with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 \(found by .auto.\)"):
         ray_cluster._join("auto")
 
 
@@ -285,9 +285,7 @@ def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ray_cluster, "_check_reachable", lambda address: None)
     monkeypatch.setattr(ray_cluster.ray(), "init", differs)
-    with pytest.raises(
-        mv.errors.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. There must be the same as Python 3\."
-    ):
+    with pytest.raises(mv.errors.PreflightError, match=r"Ray: 2\.9\.0 Python: 3\.10\.1\. This program has Python 3\."):
         ray_cluster._join("10.0.0.1:6379")
 
 
@@ -299,7 +297,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 @pytest.mark.fault("E5")
 def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
     make(made, Walk, 2, 1)
-    with pytest.raises(mv.errors.InvalidRequest, match=r"connected to the Ray cluster at .* already"):
+    with pytest.raises(mv.errors.InvalidRequest, match="already connected to the Ray cluster at "):
         make(made, Walk, 2, 1, executor=mv.RayOptions(address="10.0.0.1:6379"))
 
 
@@ -307,7 +305,7 @@ def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])
 def test_more_than_the_cluster_has_is_refused(made: list[Any], kind: str) -> None:
     with pytest.raises(
-        mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: fewer"
+        mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: use fewer"
     ):
         make(made, Walk, executor=mv.RayOptions(**{f"{kind.lower()}s_per_worker": 1000}))
 
@@ -491,7 +489,7 @@ def test_without_ray_it_says_what_to_install() -> None:
 
 
 def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
-    """A node elsewhere cannot import them: what it gets says all of it."""
+    """Other nodes cannot import these classes, so they are sent by value."""
     (tmp_path / "my_envs.py").write_text(
         "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"
         "    def __init__(self):\n        super().__init__(gymnasium.make('CartPole-v1'))\n"

@@ -1,4 +1,4 @@
-"""Starting: progress when it takes long, windows where the user can see them, fair shares."""
+"""Start-up: progress messages if it takes long, windows in the user's process, equal shares."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_shares_are_contiguous_and_differ_by_one_at_most(num_envs: int, parts: i
     assert [i for share in shares for i in share] == list(range(num_envs))
     sizes = [len(share) for share in shares]
     assert max(sizes) - min(sizes) <= 1
-    assert sizes[0] == min(sizes)  # the caller's own comes first, and it has other things to do
+    assert sizes[0] == min(sizes)  # the caller's share comes first, and the caller has more to do
 
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
@@ -87,7 +87,7 @@ def test_frames_can_be_asked_of_every_env_in_any_executor() -> None:
 def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_callers(
     cores: int, workers: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of six envs: where there are as many cores, each has one to itself."""
+    """With six envs: with six cores or more, each env has its own core."""
     monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     recipes = [Recipe(Walk)] * 6
     executors: list[ExecutorName] = ["thread", "process", "hybrid"]
@@ -96,7 +96,7 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
     said = [f"one of the {cores} cores is the caller's" in str(plan) for plan in plans]
     assert said == [False, cores in (4, 5), False]
     told = decide("process", recipes, mv.WorkerOptions(count=6))
-    assert told.workers == 6 and told.why == "as asked"
+    assert told.workers == 6 and told.why == "as requested"
 
 
 @pytest.mark.parametrize(

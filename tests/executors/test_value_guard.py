@@ -1,4 +1,4 @@
-"""The value guard by itself: what it sees in a range of rows, and what it leaves alone."""
+"""The value guard alone: which rows of a range it reports, and which it leaves unchanged."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import BadValue
 from multiverse.core.failures import OnBadValue
-from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import COUNTS, ENV_RESTARTS, OBSERVATIONS, SINGLE_AGENT, Group, Layout, Views
 from multiverse.executors.value_guard import FEW_NUMBERS, ValueGuard
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.own_columns import RangeColumns
@@ -36,7 +35,7 @@ class Range:
 
     @property
     def counts(self) -> list[list[int]]:
-        return self.views[COUNTS][:ENV_RESTARTS].tolist()  # bad values, and what was out of bounds
+        return self.views[COUNTS][:ENV_RESTARTS].tolist()  # bad values, and values out of bounds
 
 
 @pytest.mark.parametrize("space", [BOX, MANY], ids=["few", "many"])
@@ -45,9 +44,9 @@ def test_a_number_that_is_none_is_seen_wherever_it_stands(space: spaces.Box, val
     for row in range(3):
         for column in (0, space.shape[0] - 1):
             envs = Range(space)
-            assert not envs.guard.look()
+            assert not envs.guard.suspicious()
             envs.rows()[row, column] = value
-            assert envs.guard.look()
+            assert envs.guard.suspicious()
             ((found, error),) = envs.guard.bad_rows(range(3)).items()
             assert found == row
             assert f"the observation is {value}" in str(error) and f"at index {column}" in str(error)
@@ -56,34 +55,34 @@ def test_a_number_that_is_none_is_seen_wherever_it_stands(space: spaces.Box, val
 def test_rows_of_other_ranges_are_nobodys_business_here() -> None:
     envs = Range(BOX)
     envs.views[(SINGLE_AGENT, OBSERVATIONS)][[0, 4]] = np.nan
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_reward_that_is_no_number_is_seen(value: float) -> None:
     envs = Range(BOX)
     envs.own.rewards[2] = value
-    assert envs.guard.look()
+    assert envs.guard.suspicious()
     assert {i: str(error) for i, error in envs.guard.bad_rows(range(3)).items()} == {2: f"the reward is {value}"}
 
 
 def test_rewards_whose_sum_overflows_are_looked_at_and_found_to_be_fine() -> None:
     envs = Range(BOX)
     envs.own.rewards[...] = 1.7e308
-    assert envs.guard.look()
+    assert envs.guard.suspicious()
     assert envs.guard.bad_rows(range(3)) == {}
 
 
 def test_the_largest_numbers_of_a_type_are_numbers() -> None:
     envs = Range(BOX)
     envs.rows()[:, 1] = np.finfo(np.float32).max
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
 
 
 def test_a_negative_zero_is_inside_a_box_that_begins_at_zero() -> None:
     envs = Range(spaces.Box(0.0, 1.0, (2,), np.float32))
     envs.rows()[...] = -0.0
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
     assert envs.guard.rows_outside() == []
 
 
@@ -91,7 +90,7 @@ def test_outside_its_bounds_is_counted_every_time_and_told_once() -> None:
     envs = Range(BOX)
     envs.rows()[1, 0] = 1.5
     for _ in range(3):
-        assert envs.guard.look()
+        assert envs.guard.suspicious()
         assert envs.guard.bad_rows(range(3)) == {}
         for i in envs.guard.rows_outside():
             envs.guard.count_outside(i)
@@ -113,11 +112,11 @@ def test_outside_its_bounds_is_counted_every_time_and_told_once() -> None:
 def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, inside: Any) -> None:
     envs = Range(space)
     envs.rows()[...] = inside
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
     envs.rows()[1] = value
-    assert envs.guard.look()
+    assert envs.guard.suspicious()
     assert envs.guard.rows_outside() == [1]
-    for row, outside in enumerate([0, 1, 0]):  # and at an episode's end, each by itself
+    for row, outside in enumerate([0, 1, 0]):  # and at an episode's end, for each row
         envs.guard.check_end(row)
         assert envs.counts[1][1 + row] == outside
 
@@ -138,14 +137,14 @@ def test_a_single_number_that_is_none_is_seen_at_an_episodes_end(value: float, h
 def test_bytes_that_use_their_whole_range_cost_nothing() -> None:
     envs = Range(spaces.Box(0, 255, (4,), np.uint8))
     envs.rows()[...] = np.random.default_rng(0).integers(0, 256, (3, 4))
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
     assert envs.guard.rows_outside() == []
 
 
 def test_a_nested_observation_is_named_by_its_place() -> None:
     envs = Range(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (2, 2), np.float64)}))
     envs.rows("b")[2, 1, 0] = np.nan
-    assert envs.guard.look()
+    assert envs.guard.suspicious()
     with pytest.raises(BadValue, match=r"the observation\['b'\] is nan at index \(1, 0\)"):
         envs.guard.check_end(2)
 
@@ -160,7 +159,7 @@ def test_clipping_puts_every_number_at_the_nearest_that_its_space_allows() -> No
     assert envs.rows().tolist() == [[0.0, most], [1.0, -most], [0.5, 3.0]]
     assert envs.own.rewards.tolist() == [0.0, 2.0, 0.0]
     assert envs.counts == [[0, 1, 1, 1, 0], [0, 0, 1, 0, 0]]
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()
 
 
 def test_a_nan_is_clipped_into_a_box_without_zero() -> None:
@@ -187,7 +186,7 @@ def test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it(size: int) 
     for float32 in (False, True):
         envs = Range(space, float32=float32)
         envs.rows()[1, 0], envs.own.rewards[2] = 1e39, -1e300
-        assert envs.guard.look() == float32
+        assert envs.guard.suspicious() == float32
         bad = {i: str(error) for i, error in envs.guard.bad_rows(range(3)).items()}
         assert [*bad] == ([1, 2] if float32 else [])
     assert "the observation is 1e+39 (too large for float32" in bad[1]
@@ -201,4 +200,4 @@ def test_float64_beyond_float32_is_clipped_into_float32() -> None:
     envs.guard.clip(0)
     most = float(np.finfo(np.float32).max)
     assert envs.rows()[0].tolist() == [most, -most] and envs.own.rewards[0] == 0.0
-    assert not envs.guard.look()
+    assert not envs.guard.suspicious()

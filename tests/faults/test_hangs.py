@@ -17,10 +17,10 @@ import multiverse as mv
 from multiverse.cli.main import one_line
 from multiverse.core import plan as plan_module
 from multiverse.core.failures import Work
-from multiverse.executors import env_range, executor, patience, supervisor, worker_loop
-from multiverse.executors.hosts import WorkerHost
-from multiverse.executors.patience import Patience
+from multiverse.executors import env_recovery, episode_starts, supervisor, worker_loop, worker_waits
 from multiverse.executors.supervisor import Supervisor
+from multiverse.executors.worker_host import WorkerHost
+from multiverse.executors.worker_waits import Patience
 from multiverse.ipc import interrupts
 from multiverse.ipc.interrupts import StopRequests, StopWaiting
 from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
@@ -166,7 +166,7 @@ def test_a_constructor_that_hangs_is_named_with_its_env_and_line() -> None:
 def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
     make: Make, config: Configuration, asked: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "SILENCE_S", 0.05)
+    monkeypatch.setattr(worker_waits, "SILENCE_S", 0.05)
     look, at_the_gate = WorkerHost.where, functools.cache(gate.wait_for_arrival)
     monkeypatch.setattr(WorkerHost, "where", lambda self: at_the_gate() or look(self))
     phase = "reset" if asked == "reset" else "step"
@@ -208,7 +208,7 @@ class OpensWhenTold(logging.Handler):
 
 
 def test_silence_is_logged_after_five_seconds() -> None:
-    assert executor.SILENCE_S == 5.0
+    assert worker_waits.SILENCE_S == 5.0
 
 
 # -- less time for workers that have hung ------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ def test_worker_that_has_hung_may_take_ten_times_its_longest_step(longest_s: flo
 
 def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
     """As if the default of `reply_s` were this, and the shortest limit half a second."""
-    monkeypatch.setattr(patience, "SHORTEST_S", 0.5)
-    monkeypatch.setattr(patience, "TIMES_THE_LONGEST", 1.0)
+    monkeypatch.setattr(worker_waits, "SHORTEST_S", 0.5)
+    monkeypatch.setattr(worker_waits, "TIMES_THE_LONGEST", 1.0)
     monkeypatch.setattr(plan_module, "REPLY_S", reply_s)
 
 
@@ -269,7 +269,7 @@ def test_second_hang_of_a_worker_is_noticed_sooner(
 def test_limit_that_is_given_is_never_shortened(
     make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, told: Told
 ) -> None:
-    monkeypatch.setattr(patience, "SHORTEST_S", SHORT_S / 10)
+    monkeypatch.setattr(worker_waits, "SHORTEST_S", SHORT_S / 10)
     envs = hanging(make, config, autoreset="same_step", on_failure="restart")
     envs.reset(seed=7)
     for k in range(4):
@@ -327,7 +327,7 @@ class MovesTheClock(Walk):
 @pytest.mark.fault("A4")
 @pytest.mark.parametrize("length", [2, 5], ids=["ends", "raises"])
 def test_steps_are_timed_without_resets_and_without_building(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (env_range, worker_loop):
+    for module in (env_recovery, episode_starts, worker_loop):
         monkeypatch.setattr(module, "monotonic_ns", lambda: MovesTheClock.now_s * 10**9)
     with mv.make_vec(MovesTheClock, 1, "thread", workers=1, autoreset="same_step", on_failure="restart") as envs:
         envs.set_attr("length", length)

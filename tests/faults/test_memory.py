@@ -133,7 +133,7 @@ def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
     assert pid not in envs.worker_pids and not any(steps(envs, 2))
     assert envs.failures.worker_restarts == 1
     (line,) = [line for line in told() if "restart 1" in line]
-    assert "held 3.0 MiB, more than worker_memory_limit=2.0 MiB" in line and "out of memory" not in line
+    assert "used 3.0 MiB, more than worker_memory_limit=2.0 MiB" in line and "out of memory" not in line
 
 
 @pytest.mark.fault("A15")
@@ -195,7 +195,7 @@ def test_training_replaces_workers_above_the_memory_limit(
 
 @pytest.mark.fault("A15")
 def test_memory_limit_below_what_a_new_worker_holds_is_refused(held: dict[int | None, int]) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=r"holds 1\.0 MiB when its envs have just been built"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"uses 1\.0 MiB right after building its envs"):
         mv.make_vec(Walk, 1, "process", on_failure=mv.FailureOptions(on_failure="restart", worker_memory_limit="1MB"))
 
 

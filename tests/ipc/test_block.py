@@ -1,4 +1,4 @@
-"""The block: aligned arrays, really allocated, shared by descriptor, without a name."""
+"""The block: aligned arrays, allocated at once, shared by descriptor, without a name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_private_arrays_begin_as_zeros() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_])
 def test_dtypes_of_fields_that_came_by_pipe_are_numpys_own(dtype: Any) -> None:
-    """Rows are written by comparing them with `is`: with another object each one would go the careful, slow way."""
+    """The row writers compare dtypes with `is`: with another object every row would take the slow path."""
     field: Field = pickle.loads(pickle.dumps(Field(("one",), (2,), np.dtype(dtype))))
     assert split_into_arrays(memoryview(bytearray(128)), [field])[("one",)].dtype is np.dtype(dtype)
 

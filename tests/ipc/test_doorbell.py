@@ -1,4 +1,4 @@
-"""Doorbells: a ring is seen once, however often it was rung, and ringing never blocks."""
+"""Doorbells: several rings are one wake-up, and ringing never blocks."""
 
 from __future__ import annotations
 

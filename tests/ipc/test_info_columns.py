@@ -1,4 +1,4 @@
-"""Info columns: whatever way infos take, the caller sees what Gymnasium would have made of them."""
+"""Info columns: by columns or by pipe, the caller gets the infos that Gymnasium would return."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from multiverse.core.infos import add_info
-from multiverse.core.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import MAX_INFO_COLUMNS, SINGLE_AGENT, Group, Layout, Views
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.info_columns import InfoReader, InfoWriter
 from tests.equality import assert_same
@@ -32,7 +31,7 @@ class Sides:
         self.reader = InfoReader(views, rows)
 
     def step(self, infos: dict[int, Any]) -> tuple[list[bool], dict[int, Any]]:
-        """One step of some envs; returns what comes by pipe."""
+        """One step of some envs; returns the data sent by pipe."""
         left: dict[int, Any] = {}
         for number, (host, writer) in enumerate(zip(self.hosts, self.writers)):
             writer.clear()
@@ -122,7 +121,7 @@ def test_rows_of_some_envs_come_in_their_order(name: str, ids: list[int]) -> Non
     sides = Sides(HOSTS)
     sides.step(STEPS[name])
     wrote, left = sides.step(infos)
-    assert_same(sides.reader.some_rows(np.array(ids), wrote, left), expected(infos, ids))
+    assert_same(sides.reader.partial_batch(np.array(ids), wrote, left), expected(infos, ids))
 
 
 def test_a_key_is_announced_once() -> None:

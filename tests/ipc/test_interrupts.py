@@ -1,4 +1,4 @@
-"""Ctrl-C held back: it comes at the end of the block, never in the middle, and never gets lost."""
+"""Deferred Ctrl-C: it takes effect at the end of the block, never in the middle, and is never lost."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_sigusr1_is_noted_and_never_means_at_once() -> None:
             signal.raise_signal(signal.SIGUSR1)
     assert stops.received is signal.SIGUSR1 and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     with pytest.raises(SystemExit) as ended:
-        stops.raise_it()
+        stops.raise_stop()
     assert ended.value.code == 138
     with pytest.raises(SystemExit), ended_on_request():
         signal.raise_signal(signal.SIGUSR1)

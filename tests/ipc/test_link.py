@@ -1,4 +1,4 @@
-"""Links: whole objects, and a clear word when the other side is gone."""
+"""Links: complete objects, and a clear error if the other side is gone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_was_sent_before_the_end_still_arrives(pipe: Any) -> None:
 
 
 class Interrupting:
-    """A connection whose messages are cut in two by Ctrl-C."""
+    """A connection whose messages are interrupted by Ctrl-C."""
 
     def recv_bytes(self) -> bytes:
         raise KeyboardInterrupt
@@ -73,7 +73,7 @@ def test_after_a_message_cut_in_two_nothing_on_the_pipe_is_trusted(call: Any) ->
     with pytest.raises(KeyboardInterrupt):
         call(link)
     for again in (lambda: link.receive(), lambda: link.send(2)):
-        with pytest.raises(LinkBroken, match="half-way"):
+        with pytest.raises(LinkBroken, match="interrupted in the middle"):
             again()
 
 

@@ -1,4 +1,4 @@
-"""Mailboxes: a request is taken once, a reply belongs to its request, and only sleepers are rung for."""
+"""Mailboxes: a request is taken once, a reply belongs to its request, and only a sleeping side is rung for."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_number_that_was_never_posted_is_never_answered(ends: Ends) -> None:
     caller.post(4, 1)
     worker.take()
     worker.reply(0)
-    caller.post(6, 5)  # 2 to 4 were given up before they were asked
+    caller.post(6, 5)  # requests 2 to 4 were abandoned before they were posted
     assert worker.take() == 6
     assert not caller.answered()
     worker.reply(0)
@@ -108,13 +108,13 @@ def test_only_a_sleeper_is_rung_for(ends: Ends) -> None:
     worker.take()
     worker.reply(0)
     assert (caller.request_bell.rings, caller.reply_bell.rings) == (0, 0)
-    worker.say_asleep(True)
-    caller.say_asleep(True)
+    worker.set_asleep(True)
+    caller.set_asleep(True)
     caller.post(1, 2)
-    worker.say_asleep(False)
+    worker.set_asleep(False)
     worker.take()
     worker.reply(0)
-    caller.say_asleep(False)
+    caller.set_asleep(False)
     caller.post(1, 3)
     assert (caller.request_bell.rings, caller.reply_bell.rings) == (1, 1)
 
@@ -130,12 +130,12 @@ def test_each_worker_has_its_own_words(control: np.ndarray) -> None:
 
 def test_each_side_writes_cache_lines_of_its_own(control: np.ndarray, ends: Ends) -> None:
     caller, worker = ends
-    caller.say_asleep(True)
+    caller.set_asleep(True)
     caller.post(7, 1)
     by_caller = set(np.flatnonzero(control[0]).tolist())
     control[0] = 0
     worker.sequence = 1
-    worker.say_asleep(True)
+    worker.set_asleep(True)
     worker.reply(1)
     by_worker = set(np.flatnonzero(control[0]).tolist())
     assert max(by_caller) < 16 <= min(by_worker)

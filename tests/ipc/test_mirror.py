@@ -1,4 +1,4 @@
-"""Two sides without common memory: what one changes the other has, and nothing else travels."""
+"""Mirrored rows of two sides without shared memory: changes of one side reach the other, and nothing else is sent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from multiverse.core.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout
-from multiverse.core.views import Views
-from multiverse.ipc.block import private_arrays
-from multiverse.ipc.mirror import NOTHING, Mirror
+from multiverse.core.layout import OBSERVATIONS, REWARD, SINGLE_AGENT, VALUES, Field, Group, Layout, Views
+from multiverse.ipc.block import NOTHING, Mirror, private_arrays
 
 ROWS, WIDE = ("rows",), ("wide",)
 LAYOUT = Layout(

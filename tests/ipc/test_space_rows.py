@@ -1,4 +1,4 @@
-"""Rows of any space: what is written is what is read, bit for bit, alone and in a batch."""
+"""Rows of any space: values are read as they were written, bit for bit, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import multiverse as mv
-from multiverse.core.layout import ACTIONS, OBSERVATIONS, SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Views
+from multiverse.core.layout import ACTIONS, OBSERVATIONS, SINGLE_AGENT, Group, Layout, Views
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.space_rows import ActionWriter, BatchReader, actions_reader, row_reader, row_writer
 from tests.envs import Directions

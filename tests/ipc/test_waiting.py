@@ -1,4 +1,4 @@
-"""The waiting rule, counted in looks instead of time, and the wait_set."""
+"""The waiting rule, counted in checks instead of time, and the wait set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from multiverse.ipc.waiting import LOOKS_BEFORE_YIELD, PARKED_WAITS, Waiting, Wa
 
 
 class Looks:
-    """Something to wait for that happens at a given look, and counts them."""
+    """An event that happens at a given check; counts the checks."""
 
     def __init__(self, at: int | None = None) -> None:
         self.count, self.at = 0, at
@@ -26,7 +26,7 @@ class Looks:
 
 @pytest.fixture
 def yields(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One round of looks takes all the time there is; every core given away is noted."""
+    """One round of checks takes all the time; every yield of the core is recorded."""
     given: list[None] = []
     monkeypatch.setattr(waiting, "LOOK_NS", -1)
     monkeypatch.setattr(waiting, "_yield_core", lambda: given.append(None))
@@ -104,7 +104,7 @@ def test_a_deadline_ends_the_sleep() -> None:
 
 
 def rings_itself(wait_set: WaitSet) -> tuple[Callable[[], bool], list[bool], Callable[[], None]]:
-    """A bell that is rung when its owner has said that it sleeps, as the other side would do it."""
+    """A doorbell that is rung when its owner has set that it sleeps, as the other side would do."""
     bell, said, happened = new_doorbell(), [], []
 
     def say_asleep(asleep: bool) -> None:
@@ -132,7 +132,7 @@ def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
 def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(WaitSet, "_doze", lambda _, seconds: bool(slept.append(seconds)))
-    assert WaitSet().sleep_until(Looks(at=4), None)  # and nobody rings
+    assert WaitSet().sleep_until(Looks(at=4), None)  # without a ring
     assert slept == [waiting.FIRST_NAP_S, math.inf, math.inf]
 
 
@@ -162,7 +162,7 @@ def test_an_error_in_looking_passes_through_and_the_sleeper_is_awake_again() -> 
 
 
 def test_with_a_core_to_spare_a_worker_looks_for_longer(yields: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on looking when the others have long gone to sleep: LOOK_NS is over at once here."""
+    """It still spins when other workers sleep already: LOOK_NS passes at once here."""
     monkeypatch.setattr(waiting, "LONG_LOOK_NS", 10**12)
     assert looks_of(Waiting("auto", spare_core=True), at=5 * A_MISS) == 5 * A_MISS
     monkeypatch.setattr(waiting, "LONG_LOOK_NS", -1)

@@ -15,8 +15,8 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
+from multiverse.core.layout import Array
 from multiverse.core.policy import Memory, Seen
-from multiverse.core.views import Array
 from multiverse.envs.meta.points import Wind
 from multiverse.policies.cells import Cells
 from multiverse.policies.features import Features

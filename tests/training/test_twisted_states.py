@@ -185,10 +185,10 @@ def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
 
 @pytest.mark.parametrize("seed", [-5, 2**70])
 def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: from 0"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: expected a number from 0"):
         evaluate(plain, seed=seed)
     for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
-        with pytest.raises(mv.errors.InvalidRequest, match=f"run_seed={seed}: from 0"):
+        with pytest.raises(mv.errors.InvalidRequest, match=f"run_seed={seed}: expected a number from 0"):
             plan(seed)
     assert mv.DerivedSeeds(2**64 - 1)(0, 0).seed is not None
 
@@ -236,7 +236,7 @@ def test_a_run_whose_directory_was_removed_does_not_say_that_earlier_ones_are_wh
             if trainer.clock.updates == 2:
                 shutil.rmtree(tmp_path / "run")
 
-    with pytest.raises(RunNotSaved, match="its directory is gone, and all of the run with it") as lost:
+    with pytest.raises(RunNotSaved, match="its directory was removed, and the run is lost") as lost:
         mv.train("CartPole-v1", run_dir=tmp_path / "run", hooks=[Removes()], **{**SMALL, "env_steps": 300})
     assert "whole" not in str(lost.value) and "are kept" not in caplog.text
     assert "there is no older one" in caplog.text

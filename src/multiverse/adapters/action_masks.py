@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from multiverse.core.env import ACTION_MASK, MaskSource, observed_mask
 from multiverse.core.errors import BadValue
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 METHOD = "action_masks"
 """Name of the method of an env that returns its action mask, as in sb3-contrib."""

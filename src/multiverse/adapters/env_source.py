@@ -29,11 +29,11 @@ from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
 from multiverse.adapters.registered import why_missing, without_main
 from multiverse.core.env import Env, EnvKind
-from multiverse.core.errors import InvalidRequest, PreflightError, in_a_line
+from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.core.imports import module_named, modules_like, with_a_colon
-from multiverse.core.names import nearest
 from multiverse.core.plain_files import read_named
 from multiverse.core.plan import whole_number
+from multiverse.core.wording import in_a_line, nearest
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]

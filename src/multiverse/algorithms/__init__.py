@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import module_named, with_a_colon
-from multiverse.core.names import nearest
+from multiverse.core.wording import nearest
 
 if TYPE_CHECKING:  # for editors and type checkers; imported on demand
     from multiverse.algorithms.public import *  # noqa: F403

@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves
-from multiverse.core.views import Array
 from multiverse.learning.normalizers import RunningMeanStd
 from multiverse.policies.features import Features
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.layout import Path
+from multiverse.core.layout import Array, Path
 from multiverse.core.policy import Leaves
-from multiverse.core.views import Array
 from multiverse.learning.network_spec import LeafInput, ObservationLayout
 from multiverse.policies.features import Features, Previous, channels_last
 from multiverse.policies.numpy_policies import OBSERVATION_CLIP

@@ -10,8 +10,8 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import Learner
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import Policy
-from multiverse.core.views import Array
 from multiverse.learning.network_spec import NetworkSpec
 from multiverse.learning.numpy_network import NumpyNetwork, NumpyParameters
 from multiverse.learning.optimizers import Optimizer

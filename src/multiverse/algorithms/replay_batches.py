@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms.inputs import network_inputs
+from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves
-from multiverse.core.views import Array
 from multiverse.learning.batches import NetworkInput, ReplayBatch
 from multiverse.policies.features import Features
 from multiverse.rollouts.replay import Replay

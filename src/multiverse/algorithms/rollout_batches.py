@@ -9,8 +9,8 @@ import numpy as np
 
 from multiverse.algorithms.central_critic import StateInputs, TeamInputs
 from multiverse.algorithms.inputs import network_inputs
+from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves
-from multiverse.core.views import Array
 from multiverse.learning.batches import TEAM, Chunks, Packing, RolloutBatch, split_into_chunks
 from multiverse.learning.loss import as_numpy
 from multiverse.learning.normalizers import RewardNormalizer, RunningMeanStd

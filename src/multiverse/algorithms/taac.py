@@ -22,8 +22,8 @@ from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.rollout_batches import BatchBuilder
 from multiverse.algorithms.settings import OnPolicyConfig, setting
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves, Policy
-from multiverse.core.views import Array
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, as_numpy
 from multiverse.learning.returns import ValueEstimates, explained_variance

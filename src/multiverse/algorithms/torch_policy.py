@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from multiverse.algorithms.inputs import network_inputs
+from multiverse.core.layout import Array
 from multiverse.core.policy import Memory, Seen
-from multiverse.core.views import Array
 from multiverse.learning.loss import as_numpy
 from multiverse.networks.extractors import copied
 from multiverse.networks.modules import dense_layers

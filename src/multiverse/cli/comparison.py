@@ -22,8 +22,9 @@ import multiverse as mv
 from multiverse.adapters.env_source import Recipe
 from multiverse.cli.doctor_checks import answer_of
 from multiverse.cli.output import Progress
-from multiverse.core.errors import MultiverseError, counted
+from multiverse.core.errors import MultiverseError
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Plan
+from multiverse.core.wording import counted
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
 
 BUSY_ABOVE = 0.1

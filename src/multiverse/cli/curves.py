@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from multiverse.algorithms import section_of
-from multiverse.core.errors import InvalidRequest, in_digits
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
-from multiverse.core.names import nearest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
+from multiverse.core.wording import in_digits, nearest
 from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import (
     EVALUATED,

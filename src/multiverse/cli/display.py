@@ -27,8 +27,8 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.core.errors import counted, in_bytes, in_digits
 from multiverse.core.imports import without_folders
+from multiverse.core.wording import counted, in_bytes, in_digits
 from multiverse.executors import machine
 from multiverse.executors.launch import output, start_methods
 from multiverse.training import events

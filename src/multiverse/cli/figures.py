@@ -16,7 +16,7 @@ from multiverse.cli.main import require
 from multiverse.cli.output import percent
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import EVALUATED
 

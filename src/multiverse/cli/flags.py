@@ -20,8 +20,8 @@ from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.settings import metadata_of
 from multiverse.cli.main import parsed_kwargs
 from multiverse.cli.options import CommandParser, spelled
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.core.names import nearest
+from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.wording import in_words, nearest
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.other_libraries import SYNONYMS, equivalent

@@ -24,16 +24,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import multiverse
-from multiverse.core.errors import (
-    EnvFailed,
-    InvalidRequest,
-    MultiverseError,
-    PreflightError,
-    ReplyTimeout,
-    in_a_line,
-    in_words,
-)
-from multiverse.core.names import nearest
+from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, PreflightError, ReplyTimeout
+from multiverse.core.wording import in_a_line, in_words, nearest
 from multiverse.ipc.interrupts import EXIT_CODES, end_on_request
 
 COMMANDS = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.names import nearest
+from multiverse.core.wording import nearest
 
 Options = TypeVar("Options")
 

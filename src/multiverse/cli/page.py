@@ -12,9 +12,9 @@ from typing import Any
 
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
-from multiverse.core.errors import in_bytes, in_digits
 from multiverse.core.imports import without_folders
 from multiverse.core.plain_files import read_plain
+from multiverse.core.wording import in_bytes, in_digits
 from multiverse.training.progress import duration_text, failure_counts
 from multiverse.training.runs.records import EVALUATED, RunRecord
 

@@ -18,8 +18,8 @@ from multiverse.cli.flags import Setting, all_settings, flag_words, value_words
 from multiverse.cli.main import print_wrapped, require, require_positive
 from multiverse.cli.options import spelled
 from multiverse.cli.output import print_json
-from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError, counted, in_digits
-from multiverse.core.names import did_you_mean
+from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError
+from multiverse.core.wording import counted, did_you_mean, in_digits
 from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 from multiverse.training.runs.run_directory import safe_name

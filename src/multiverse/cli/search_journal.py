@@ -17,8 +17,9 @@ from typing import Any
 import optuna
 from optuna.storages.journal import BaseJournalBackend, JournalFileOpenLock
 
-from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plain_files import open_plain, read_plain
+from multiverse.core.wording import in_a_line
 from multiverse.training.runs.files import LineFile, cut, write_new
 
 log = logging.getLogger("multiverse")

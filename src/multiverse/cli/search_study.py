@@ -20,8 +20,9 @@ import numpy as np
 
 from multiverse.cli.search import Space
 from multiverse.cli.search_journal import JOURNAL, STARTUP_TRIALS, handle, opened, repair
-from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.imports import with_folders, without_folders
+from multiverse.core.wording import in_a_line
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config

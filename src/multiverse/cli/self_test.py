@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 import multiverse as mv
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.executors import machine, process
 from multiverse.executors.launch import fork_server
 from multiverse.measure import AnyVectorEnv, descendants

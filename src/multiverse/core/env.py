@@ -1,8 +1,8 @@
-"""The Env contract: what every foreign env looks like once an adapter has wrapped it.
+"""The Env contract: the interface that every foreign env has once an adapter has wrapped it.
 
-An env owns a fixed set of slots, one per agent, and writes each step's results straight into their rows of the
-batch. Its host decides *when* it steps or resets (autoreset is the host's business, the same for every kind of
-env); the adapter decides *how*.
+An env owns a fixed set of slots, one per agent, and writes each step's results directly into their rows of the
+batch. Its host decides *when* it steps or resets (the host implements autoreset for every kind of env); the adapter
+decides *how*.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gymnasium import spaces
 from multiverse.core.layout import Group, Leaf, leaves
 
 ACTION_MASK = "action_mask"
-"""Where PettingZoo envs say what is open to an agent: a key of its observation, or of its info."""
+"""Key under which PettingZoo envs put an agent's action mask, in its observation or in its info."""
 
 MaskSource = Literal["observation", "method", "info"]
 """Source of a single-agent env's action masks: the key `ACTION_MASK` of its observation or its info, or a method
 `action_masks()`, as sb3-contrib's MaskablePPO expects it."""
 
 EnvKind = Literal["single", "parallel", "turns"]
-"""One agent; several that act at once; several that act in turn."""
+"""Kind of env: one agent, several agents that act at the same time, or several agents that act in turn."""
 
 
 def observed_mask(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> Leaf | None:
@@ -31,17 +31,17 @@ def observed_mask(observation_space: spaces.Space[Any], action_space: spaces.Spa
     if not isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete):
         return None
     shape = (spaces.flatdim(action_space),)
-    found = (leaf for leaf in leaves(observation_space) if leaf.path[-1:] == (ACTION_MASK,) and leaf.numeric)
-    return next((leaf for leaf in found if leaf.space.shape == shape), None)
+    candidates = (leaf for leaf in leaves(observation_space) if leaf.path[-1:] == (ACTION_MASK,) and leaf.numeric)
+    return next((leaf for leaf in candidates if leaf.space.shape == shape), None)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvDescription:
-    """What an env says about itself, before any memory is laid out for it."""
+    """Properties of an env that are known before memory is laid out for it."""
 
     groups: tuple[Group, ...]
     kind: EnvKind = "single"
-    state_space: Any = None  # of what the env shows as a whole; None where nobody has asked for it
+    state_space: Any = None  # space of the env's global state; None unless it was requested
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     spec: Any = None
@@ -49,7 +49,7 @@ class EnvDescription:
 
 @dataclass(frozen=True, slots=True)
 class SlotRow:
-    """Where one agent of one env writes: entry `slot` of each column.
+    """Memory that one agent of one env writes to: entry `slot` of each column.
 
     The columns are memoryviews of the host's own: they store a scalar in half the time a numpy array takes, take
     anything that float() or bool() takes, and are copied to the batch in one go when the host's envs have stepped.
@@ -57,8 +57,8 @@ class SlotRow:
 
     slot: int
     write_observation: Callable[[Any], None]
-    plain_target: Any  # the row itself where the space is one Box: an exact fit may be assigned without further ado
-    action_mask: Any  # [actions] 1 where an action may be taken; None where the group has no masks
+    plain_target: Any  # the row itself if the space is one Box: values that fit exactly may be assigned directly
+    action_mask: Any  # [actions] 1 for allowed actions; None if the group has no masks
     rewards: memoryview  # float
     terminated: memoryview  # bool; all false before a step, so only an end needs to be written
     truncated: memoryview
@@ -67,7 +67,7 @@ class SlotRow:
 
 
 Step = Callable[[Any], tuple[bool, dict[str, Any]]]
-"""action → (episode over?, info). Writes observation and reward, and at an end terminated or truncated."""
+"""action → (whether the episode is over, info). Writes observation, reward and, at an end, terminated or truncated."""
 
 
 class Env(Protocol):
@@ -78,10 +78,10 @@ class Env(Protocol):
 
     @property
     def step(self) -> Step:
-        """There once the env is bound."""
+        """The step function; available once the env is bound."""
 
     def bind(self, rows: Sequence[SlotRow]) -> None:
-        """Take the env's rows, one per agent in the order of its groups; every reset and step writes there."""
+        """Assign the env's rows, one per agent in the order of its groups; every reset and step writes to them."""
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         """Begin an episode, write the observations, return the info."""
@@ -91,13 +91,13 @@ class Env(Protocol):
         """Source of the env's action masks; for infos, the last reset decides. None without masks."""
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The foreign env's method called, or its attribute."""
+        """Call a method of the foreign env, or return its attribute."""
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set an attribute where the foreign env (or the wrapper that has it) keeps it."""
+        """Set an attribute on the foreign env, or on the wrapper that has it."""
 
     def classes(self) -> list[type]:
-        """The foreign env's class and those of its wrappers."""
+        """The classes of the foreign env and of its wrappers."""
 
     def render(self) -> Any: ...
 

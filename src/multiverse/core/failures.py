@@ -1,4 +1,4 @@
-"""Failures: what went wrong so far, counted; and how often a thing may be restarted before that is given up."""
+"""Failures: options for handling them, their counters, and the limits of restarts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from multiverse.core.plan import at_least_one, check_choices, number_of_bytes
 
 OnFailure = Literal["raise", "restart"]
 RESTARTS_IN_A_ROW = 5
-"""Restarts of one env or worker that are allowed while it completes no episode and takes few steps."""
+"""Number of restarts of one env or worker that are allowed while it completes no episode and takes few steps."""
 FAILURES_COMPARED = 20
 """Number of failures of one env or worker that end a run if it completed no more episodes than these meanwhile."""
 STEPS_PER_FAILURE = 500
-"""An env or worker that takes this many env steps from one failure to the next, on average, is never given up."""
+"""An env or worker that takes this many env steps between failures, on average, is restarted without limit."""
 OnBadValue = Literal["raise", "truncate", "clip", "off"]
 RESTARTED = "restarted"
-"""The info key of a row whose env (or its whole worker) was lost in this step and replaced."""
+"""Info key of a row whose env, or whole worker, was lost in this step and replaced."""
 BAD_VALUE = "bad_value"
-"""The info key of a row whose episode was cut because its env returned something that nobody can learn from."""
+"""Info key of a row whose episode was truncated because its env returned a value that no learner can use."""
 
-HOW_TO_GO_ON = "a run that trains goes on with `multiverse resume RUN`"
+HOW_TO_CONTINUE = "to continue a training run: `multiverse resume RUN`"
 
 Cause = TypeVar("Cause")
 
@@ -38,17 +38,17 @@ class FailureOptions:
         on_failure: `"raise"`, or `"restart"`: an env that raises, and a worker process that dies or hangs, is
             replaced; the row is truncated, with reward 0 and `infos["restarted"]`.
         on_bad_value: NaN and infinite observations and rewards: `"raise"` makes them a failure of the env;
-            `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` puts them, and
-            observations outside their `Box`, at the nearest bound (rewards: 0); `"off"` looks at nothing.
+            `"truncate"` ends the episode without that step (reward 0, `infos["bad_value"]`); `"clip"` moves them, and
+            observations outside their `Box`, to the nearest bound (rewards: 0); `"off"` checks nothing.
             An observation of the wrong shape or kind is an error also with `"clip"` and `"off"`. Finite observations
-            outside their space are counted (`envs.failures.out_of_bounds`) and warned about once per env.
-        restarts_per_minute: limit of each worker, and of the envs of each worker; beyond it the first cause is raised.
+            outside their space are counted (`envs.failures.out_of_bounds`), with one warning per env.
+        restarts_per_minute: limit for each worker, and for the envs of each worker; above it the first cause is raised.
             None: restarts are limited relative to the work done. The first cause is raised after 5 restarts of an env
             or worker in a row (no episode completed, fewer than 500 steps), and after 20 failures in half of its
             episodes or more (fewer than 10,000 steps). Three timeouts of a worker in a row always raise the first.
-        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced, which costs its envs
-            their episodes: a number of bytes, or text such as `"2GiB"`. Memory is read every 5 s. Serial and thread
-            have no worker processes.
+        worker_memory_limit: with `"restart"`, a worker process that holds more memory is replaced, and the current
+            episodes of its envs are lost. A number of bytes, or text such as `"2GiB"`. Memory is read every 5 s.
+            Serial and thread have no worker processes.
         float32: observations and rewards that overflow float32 are bad values too, because the learner casts them.
     """
 
@@ -65,12 +65,12 @@ class FailureOptions:
             object.__setattr__(self, "restarts_per_minute", rate)
         if self.worker_memory_bytes is not None and not self.restarts:
             raise InvalidRequest(
-                f"worker_memory_limit={self.worker_memory_limit} replaces workers: on_failure='restart'"
+                f"worker_memory_limit={self.worker_memory_limit} replaces workers, which needs on_failure='restart'"
             )
 
     @property
     def worker_memory_bytes(self) -> int | None:
-        """`worker_memory_limit` as a number; None without a limit."""
+        """`worker_memory_limit` as a number of bytes; None without a limit."""
         limit = self.worker_memory_limit
         return None if limit is None else number_of_bytes("worker_memory_limit", limit)
 
@@ -80,7 +80,7 @@ class FailureOptions:
 
     @property
     def shows_last_rows(self) -> bool:
-        """Whether a row may have to be shown as it was last delivered."""
+        """Whether rows may have to be reset to what was last delivered."""
         return self.restarts or self.on_bad_value == "truncate"
 
 
@@ -89,17 +89,17 @@ DEFAULT_POLICY = FailureOptions()
 
 @dataclass(slots=True)
 class Failures:
-    """Counted over the life of a vector env. Steps are env steps: sent = used + discarded + still under way."""
+    """Counters over the lifetime of a vector env. Steps are env steps: sent = used + discarded + still pending."""
 
-    env_restarts: int = 0  # an env raised and was built anew
-    worker_restarts: int = 0  # a worker died or hung, and its whole range was built anew
+    env_restarts: int = 0  # an env raised and was rebuilt
+    worker_restarts: int = 0  # a worker died or hung, and all its envs were rebuilt
     timeouts: int = 0  # a worker did not answer in time
-    late_replies: int = 0  # it answered after all; only the call that asked was given the answer, or nobody
+    late_replies: int = 0  # answers after a timeout; each was returned to the call that requested it, or dropped
     bad_values: int = 0  # NaN, infinite, or of a wrong shape or kind
     out_of_bounds: int = 0  # steps with an observation outside its space
     steps_sent: int = 0
     steps_used: int = 0  # returned to the caller as real steps
-    steps_discarded: int = 0  # lost with an env or worker, or forgotten by a reset
+    steps_discarded: int = 0  # lost with an env or worker, or discarded by a reset
 
     def __add__(self, other: Failures) -> Failures:
         return Failures(
@@ -109,9 +109,9 @@ class Failures:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Episodes and steps of an env or a worker since the vector env was made."""
+    """Episodes and steps of an env or a worker since the vector env was created."""
 
-    episodes: int = 0  # completed ones
+    episodes: int = 0  # completed
     steps: int = 0  # env steps
 
 
@@ -123,19 +123,19 @@ class _Failure(Generic[Cause]):
 
 
 class RestartLimit(ABC, Generic[Cause]):
-    """Decides whether something that failed is restarted. Where it is not, the user must see the *first* cause."""
+    """Decides whether an env or worker that failed is restarted. If not, the user must see the *first* cause."""
 
     def __init__(self, kept: int | None = None) -> None:
         self._failures: deque[_Failure[Cause]] = deque(maxlen=kept)
 
     def allows(self, cause: Cause, work: Work) -> bool:
-        """Note one more failure; False if that is one too many. `work`: what had been done by then."""
+        """Record a failure; False if it exceeds the limit. `work`: the total work done until then."""
         self._failures.append(_Failure(cause, time.monotonic(), work))
         return self._allowed()
 
     @abstractmethod
     def _allowed(self) -> bool:
-        """Forget what does not matter any more, and judge the rest."""
+        """Drop failures that no longer count, and return whether a restart is allowed."""
 
     @property
     @abstractmethod
@@ -144,8 +144,8 @@ class RestartLimit(ABC, Generic[Cause]):
 
     @property
     @abstractmethod
-    def of_how_many(self) -> str:
-        """The limit, as it follows "restart 2"."""
+    def limit_text(self) -> str:
+        """The limit in words, to follow "restart 2"."""
 
     @property
     def first_cause(self) -> Cause:
@@ -153,16 +153,16 @@ class RestartLimit(ABC, Generic[Cause]):
 
     @abstractmethod
     def why_given_up(self, whose: str, last: str) -> str:
-        """For the error that ends it: how often, the limit, the last failure, and what to do."""
+        """Text for the final error: number of failures, the limit, the last failure, and what to do."""
 
-    def _hint(self, last: str, move: str) -> str:
+    def _hint(self, last: str, alternative: str) -> str:
         (first_line, *_) = last.splitlines() or [""]
         rate = self._sufficient_rate()
         flag = f"restarts_per_minute={rate} (--restarts-per-minute {rate})"
-        return f"the last one: {first_line}. Fix the cause, or {move.format(flag)}; {HOW_TO_GO_ON}"
+        return f"the last one: {first_line}. Fix the cause, or {alternative.format(flag)}; {HOW_TO_CONTINUE}"
 
     def _sufficient_rate(self) -> int:
-        """A limit per minute that would have allowed these failures at the pace at which they came, in two digits."""
+        """A limit per minute that would have allowed these failures at their pace, rounded up to two digits."""
         count = len(self._failures)
         spread_s = max(1.0, self._failures[-1].at_s - self._failures[0].at_s)
         pace = max(count, math.ceil(count * 60.0 / spread_s))
@@ -171,7 +171,7 @@ class RestartLimit(ABC, Generic[Cause]):
 
 
 class RestartsPerMinute(RestartLimit[Cause]):
-    """At most so many restarts a minute, whatever is done between them."""
+    """At most `limit` restarts per minute, whatever work is done between them."""
 
     def __init__(self, limit: int, window_s: float = 60.0) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class RestartsPerMinute(RestartLimit[Cause]):
         return len(self._failures)
 
     @property
-    def of_how_many(self) -> str:
+    def limit_text(self) -> str:
         return f"of at most {self._limit} a minute"
 
     def why_given_up(self, whose: str, last: str) -> str:
@@ -213,11 +213,11 @@ class RestartsPerWork(RestartLimit[Cause]):
         return often < FAILURES_COMPARED  # guard: failing-in-most-episodes-is-a-crash-loop
 
     def _since(self, episodes: int, steps: int) -> int:
-        """Failures, the last one included, since which no more episodes and fewer steps than these were done."""
+        """Number of failures, including the last, since which at most `episodes` and fewer than `steps` were done."""
         now = self._failures[-1].work
         return sum(
-            now.episodes - one.work.episodes <= episodes and now.steps - one.work.steps < steps
-            for one in self._failures
+            now.episodes - failure.work.episodes <= episodes and now.steps - failure.work.steps < steps
+            for failure in self._failures
         )
 
     @property
@@ -225,7 +225,7 @@ class RestartsPerWork(RestartLimit[Cause]):
         return self._in_a_row
 
     @property
-    def of_how_many(self) -> str:
+    def limit_text(self) -> str:
         return f"of at most {RESTARTS_IN_A_ROW} in a row"
 
     def why_given_up(self, whose: str, last: str) -> str:
@@ -236,5 +236,5 @@ class RestartsPerWork(RestartLimit[Cause]):
 
 
 def restart_limit(restarts_per_minute: int | None) -> RestartLimit[Cause]:
-    """The limit that applies: the rate if one is given, else relative to the work done."""
+    """The limit that applies: the given rate, or else one relative to the work done."""
     return RestartsPerWork() if restarts_per_minute is None else RestartsPerMinute(restarts_per_minute)

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.errors import BadValue, in_words
+from multiverse.core.errors import BadValue
+from multiverse.core.wording import in_words
 
 Infos = dict[str, Any]
 
 
 def refuse_no_dict(what: str, info: Any) -> None:
-    """Whatever an env returned as an info must be one; None and [] are none."""
+    """Raise `BadValue` unless the info that an env returned is a dict; None and [] are not."""
     if not isinstance(info, dict):
         raise BadValue(f"{what} is a {type(info).__name__}, not a dict: {in_words(info)}")
 
@@ -20,7 +21,7 @@ def refuse_no_dict(what: str, info: Any) -> None:
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
     """Put one env's info into row `row` of a batch of `rows`, exactly as Gymnasium's vector envs do.
 
-    Values of a key that do not fit each other become objects, where Gymnasium's raise what numpy raises.
+    Values of a key that do not fit into one array become objects; Gymnasium raises numpy's error instead.
     """
     for key, value in info.items():
         mask_key = f"_{key}"
@@ -44,8 +45,8 @@ def _kind(value: Any) -> str:
 
 
 def _with_value(array: Any, row: int, value: Any) -> Any:
-    """The column with one value more; values that do not fit each other (a number beside a text, arrays of different
-    shapes) become objects, where numpy would raise, or spread one over the other."""
+    """The column with one more value. Values that do not fit into one array (a number and a string, arrays of different
+    shapes) become objects, where numpy would raise or broadcast."""
     if array.dtype != object and np.shape(value) != array.shape[1:]:
         array = _as_objects(array)
     try:
@@ -63,7 +64,7 @@ def _as_objects(array: Any) -> Any:
 
 
 def empty_column(value: Any, rows: int) -> Any:
-    """The column that the first value of a key calls for: its own type if numeric, else objects."""
+    """An empty column for the first value of a key: of its type if numeric, else of objects."""
     kind = type(value)
     if kind in (int, float, bool) or issubclass(kind, np.number):
         return np.zeros(rows, dtype=kind)
@@ -78,6 +79,6 @@ def reordered_infos(infos: Infos, order: Any) -> Infos:
 
 
 def of_row(infos: Infos, row: int) -> Infos:
-    """One env's own."""
+    """The info of one env."""
     keys = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
     return {key: infos[key][row] for key in keys}

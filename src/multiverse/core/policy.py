@@ -1,6 +1,6 @@
-"""What acts: frozen weights that choose actions, as collectors, evaluations and loaded runs use them.
+"""The interface of policies: frozen weights that choose actions, for collectors, evaluations and loaded runs.
 
-Noise is an input and memory is data that the caller owns: equal observations, noise and memory give equal actions,
+Noise is an input, and memory is data that the caller owns: equal observations, noise and memory give equal actions,
 wherever the envs run.
 """
 
@@ -10,47 +10,46 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from multiverse.core.layout import Path
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, Path
 
 MASKED_LOGIT = -1e9
-"""Of an action that is not open."""
+"""Logit of an action that is not allowed."""
 
 Leaves = dict[Path, Array]
-"""A batch of observations taken apart: one array [rows, …] per leaf of the space; a plain `Box` is `{(): array}`."""
+"""A batch of observations by leaf: one array [rows, …] per leaf of the space; a plain `Box` is `{(): array}`."""
 
 Memory = dict[str, Array]
-"""What a policy remembers of every row, [rows, …] each; `{}` remembers nothing."""
+"""The recurrent state of a policy for every row, [rows, …] each; `{}` for policies without memory."""
 
 
 class Seen(NamedTuple):
-    """What a policy is shown, one row per slot."""
+    """Input of a policy, one row per slot."""
 
     observations: Leaves
-    starts: Array  # [rows] bool: the row is its episode's first
-    masks: Array | None = None  # [rows, actions] bool: what is open
-    previous_actions: Array | None = None  # [rows, …] the policy's own, zeros where an episode starts
+    starts: Array  # [rows] bool: the row is the first of its episode
+    masks: Array | None = None  # [rows, actions] bool: allowed actions
+    previous_actions: Array | None = None  # [rows, …] the policy's last actions, zeros where an episode starts
     previous_rewards: Array | None = None  # [rows] likewise
-    teams: Array | None = None  # [rows] in which env each agent is, -1: it does not act now; None: each by itself
+    teams: Array | None = None  # [rows] env of each agent, -1 if it does not act now; None: every agent is alone
 
 
 class Policy(Protocol):
     """Frozen weights, used for a whole rollout."""
 
     version: int
-    """How many updates its weights have seen."""
+    """Number of updates that the weights have had."""
 
     def noise(self, rng: np.random.Generator, steps: int, rows: int) -> Array:
-        """[steps, rows, …] for as many steps: whatever is random about acting."""
+        """[steps, rows, …] all random numbers that acting for this many steps needs."""
 
     def first_memory(self, rows: int) -> Memory:
-        """What is remembered at an episode's start."""
+        """The memory at the start of an episode."""
 
     def act(self, seen: Seen, noise: Array | None, memory: Memory) -> tuple[Array, Memory]:
-        """([rows, …] an action for every row; without noise the most likely one, what is remembered then)."""
+        """([rows, …] an action for every row, the most likely one without noise; the memory after it)."""
 
     def for_env(self, actions: Array) -> Any:
-        """The same actions as an env takes them: clipped to its bounds, in its dtype."""
+        """The actions as an env takes them: clipped to its bounds, in its dtype."""
 
     def portable(self) -> Policy | None:
-        """Itself without torch, for workers and for `mv.load`; None: it acts where the algorithm is."""
+        """The policy without torch, for workers and `mv.load`; None if it can only act in the learner's process."""

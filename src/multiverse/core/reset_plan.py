@@ -15,12 +15,12 @@ from multiverse.core.seeds import checked_run_seed, episode_seed, evaluation_see
 
 log = logging.getLogger("multiverse")
 
-_DRAW = 1  # beside an episode's seed: a stream of its own, so that the task says nothing about what the env draws
+_DRAW = 1  # added to an episode's seed: a separate stream, so that tasks and the env's own draws are independent
 
 
 @dataclass(frozen=True, slots=True)
 class ResetRequest:
-    """What one reset gets. None leaves it to the env, as a plain `env.reset()` does.
+    """Arguments of one reset. None leaves the choice to the env, as a plain `env.reset()` does.
 
     `task` is the task itself, or its index where `make_vec` was given a list of `tasks`.
     """
@@ -31,14 +31,14 @@ class ResetRequest:
 
 
 class ResetPlan(Protocol):
-    """A picklable callable: (env id, index of the episode that begins) → what its reset gets."""
+    """A picklable callable: (env id, index of the episode that begins) → arguments of its reset."""
 
     def __call__(self, env_id: int, episode: int) -> ResetRequest: ...
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedSeeds:
-    """A reset plan that seeds every episode from (run seed, env, episode), so that any of them can be replayed."""
+    """A reset plan that seeds every episode from (run seed, env, episode), so that any episode can be replayed."""
 
     run_seed: int
 
@@ -51,9 +51,9 @@ class DerivedSeeds:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTasks:
-    """A reset plan that draws every episode's task, each as likely, and seeds the episode as `DerivedSeeds` does.
+    """A reset plan that draws every episode's task uniformly, and seeds the episode as `DerivedSeeds` does.
 
-    `tasks` are indices into the list that `make_vec(tasks=…)` was given: `range(80)`, or those to train on.
+    `tasks` are indices into the list given to `make_vec(tasks=…)`: `range(80)`, or the tasks to train on.
     """
 
     run_seed: int
@@ -62,7 +62,7 @@ class DrawnTasks:
     def __post_init__(self) -> None:
         checked_run_seed("run_seed", self.run_seed)
         if not len(self.tasks):
-            raise InvalidRequest("tasks is empty: give the indices to draw from, such as range(80)")
+            raise InvalidRequest("tasks is empty: pass the indices to draw from, such as range(80)")
 
     def __call__(self, env_id: int, episode: int) -> ResetRequest:
         seed = episode_seed(self.run_seed, env_id, episode)
@@ -72,9 +72,9 @@ class DrawnTasks:
 
 @dataclass(frozen=True, slots=True)
 class EachTask:
-    """A reset plan for evaluations: one task after the other, over and over, on seeds that no training sees.
+    """A reset plan for evaluations: cycles through the tasks, with seeds that no training uses.
 
-    For `EpisodeCollector`, which asks for (attempt, number): `EachTask(seed, range(50, 70))` and 20 episodes.
+    For `EpisodeCollector`, which calls it with (attempt, number): `EachTask(seed, range(50, 70))` and 20 episodes.
     """
 
     seed: int
@@ -83,7 +83,7 @@ class EachTask:
     def __post_init__(self) -> None:
         checked_run_seed("seed", self.seed)
         if not len(self.tasks):
-            raise InvalidRequest("tasks is empty: give the indices of those to evaluate on, such as range(50, 70)")
+            raise InvalidRequest("tasks is empty: pass the indices to evaluate on, such as range(50, 70)")
 
     def __call__(self, attempt: int, number: int) -> ResetRequest:
         seed = evaluation_seed(self.seed, number + (attempt << 32))
@@ -101,8 +101,8 @@ def warn_of_missing_tasks(plan: Any) -> None:
 
 
 def checked_task(task: Any, count: int) -> int:
-    """The index of a task in a list of that length."""
+    """The index of a task, checked against the number of tasks."""
     index = whole_number("task", task)
     if not 0 <= index < count:
-        raise InvalidRequest(f"task {index}: there are tasks 0 to {count - 1}")
+        raise InvalidRequest(f"task {index} does not exist: tasks are numbered 0 to {count - 1}")
     return index

@@ -1,4 +1,4 @@
-"""Seeds: Gymnasium's convention for a reset, and independent seeds for every episode of a run."""
+"""Seeds: Gymnasium's convention for resets, and independent seeds for every episode of a run."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def seeds_for(seed: int | Sequence[int | None] | None, env_ids: Sequence[int], n
     if not is_list(seed):
         first = _checked("seed", seed)
         return [first + i for i in env_ids]
-    given = [None if s is None else _checked(f"seed[{i}]", s) for i, s in enumerate(seed)]  # type: ignore[arg-type]
-    if len(given) == len(env_ids):
-        return given
-    if len(given) == num_envs:  # with a reset mask Gymnasium takes one seed per env, masked or not
-        return [given[i] for i in env_ids]
-    raise InvalidRequest(f"{len(given)} seeds for {len(env_ids)} envs: pass one int, or a list with one seed per env")
+    seeds = [None if s is None else _checked(f"seed[{i}]", s) for i, s in enumerate(seed)]  # type: ignore[arg-type]
+    if len(seeds) == len(env_ids):
+        return seeds
+    if len(seeds) == num_envs:  # with a reset mask Gymnasium takes one seed per env, masked or not
+        return [seeds[i] for i in env_ids]
+    raise InvalidRequest(f"{len(seeds)} seeds for {len(env_ids)} envs: pass one int, or a list with one seed per env")
 
 
 def is_list(value: Any) -> bool:
-    """Whatever can be gone through in an order that means something; an array without dimensions is one number."""
+    """Whether a value is an ordered collection; an array without dimensions is a number."""
     if isinstance(value, str | bytes | Mapping | Set):
         return False
     return isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
@@ -45,29 +45,28 @@ def _checked(name: str, seed: Any) -> int:
 
 
 LARGEST_SEED = 2**64 - 1
-"""That every generator takes."""
+"""Largest seed that every generator accepts."""
 
 
 def checked_run_seed(name: str, seed: Any) -> int:
-    """The seed of a run, of an evaluation, or of a reset plan."""
-    found = whole_number(name, seed)
-    if not 0 <= found <= LARGEST_SEED:
-        raise InvalidRequest(f"{name}={found}: from 0 to 2**64 - 1")
-    return found
+    """The seed of a run, an evaluation or a reset plan, as an int in the valid range."""
+    number = whole_number(name, seed)
+    if not 0 <= number <= LARGEST_SEED:
+        raise InvalidRequest(f"{name}={number}: expected a number from 0 to 2**64 - 1")
+    return number
 
 
 def episode_seed(run_seed: int, env_id: int, episode: int) -> int:
-    """The seed of one episode of a run: the same whatever executor, worker count or restart, shared with no other.
-
-    Below 2³¹, so that it is never an evaluation's.
+    """The seed of one episode of a run: independent of executor, worker count and restarts, and different for every
+    episode. Below 2³¹, so that evaluations never use it.
     """
-    if not (0 <= episode < _WORD - _AT_ONCE and 0 <= env_id < _WORD):  # as only numpy knows it, or refuses it
+    if not (0 <= episode < _WORD - _AT_ONCE and 0 <= env_id < _WORD):  # outside the range of `_next_words`
         return _first_word((run_seed, env_id, episode)) >> 1
     return _next_words(run_seed, env_id, episode // _AT_ONCE)[episode % _AT_ONCE] >> 1
 
 
 def evaluation_seed(seed: int, episode: int) -> int:
-    """The seed of one episode of an evaluation: 2³¹ or more, which no training episode has."""
+    """The seed of one episode of an evaluation: at least 2³¹, which no training episode has."""
     return (1 << 31) | _first_word((seed, episode)) >> 1
 
 
@@ -90,8 +89,8 @@ _WORD = 1 << 32
 
 @functools.lru_cache(maxsize=4096)
 def _next_words(run_seed: int, env_id: int, block: int) -> array[int]:
-    """`_first_word` of as many episodes in a row, which numpy's `SeedSequence` computes one by one: a pool of four
-    words, each stirred into the others, of which the first one is given out. Envs whose episodes are short draw many.
+    """`_first_word` of `_AT_ONCE` consecutive episodes. This is the algorithm of numpy's `SeedSequence`, vectorised: a
+    pool of four words that are mixed into each other, of which the first is returned. Short episodes need many seeds.
     """
     entropy = [run_seed % _WORD, *([run_seed // _WORD] if run_seed >= _WORD else []), env_id]
     pool = [np.full(_AT_ONCE, word, np.uint32) for word in entropy]
@@ -108,7 +107,7 @@ def _next_words(run_seed: int, env_id: int, block: int) -> array[int]:
 
 
 class _Hash:
-    """Mixes the bits of words, with a constant that is another one at every call."""
+    """Mix the bits of words, with a constant that changes at every call."""
 
     def __init__(self, constant: int, factor: int) -> None:
         self._constant, self._factor = constant, factor

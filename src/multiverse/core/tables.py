@@ -1,4 +1,4 @@
-"""Rows that are only ever appended, and forgotten from the front: of these a checkpoint saves what is new."""
+"""Tables of records that are appended at the end and dropped from the front; checkpoints save only new records."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:  # which would load Gymnasium
-    from multiverse.core.views import Array
+    from multiverse.core.layout import Array
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """In a state that is to be saved: the records from `first` to `last`, numbered since the very beginning. A record
-    never changes once it is there."""
+    """A table in a state to be saved: the records from `first` to `last`, numbered from the start of the run. Records
+    never change."""
 
     dtype: np.dtype[Any]
-    """Of a record: one with fields."""
+    """Structured dtype of a record."""
     first: int
     last: int
     records: Callable[[int, int], Array]
-    """Those from one number to another, as they lie here."""
+    """(first, last) → these records."""
 
 
 class SavedTable(Protocol):
-    """In a state that was saved: the same, to be read piece by piece."""
+    """A table in a state that was saved, to be read in pieces."""
 
     first: int
     last: int
 
     def pieces(self, dtype: np.dtype[Any]) -> Iterator[Array]:
-        """The records in their order; ValueError if they are of another kind."""
+        """The records in order; ValueError if they have another dtype."""

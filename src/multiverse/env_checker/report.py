@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from multiverse.core.errors import MultiverseError, counted
+from multiverse.core.errors import MultiverseError
+from multiverse.core.wording import counted
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.envs.arguments import at_least
 
 SHOWN: dict[str, dict[str, list[int]]] = {

@@ -1,4 +1,4 @@
-"""Every executor by name: who its workers are, and whether the caller steps envs of its own beside them.
+"""Registry of executors: their workers, and whether the caller steps a share of the envs itself.
 
 A new executor is a file with its workers, a row here, and its name in `core.plan.PlannedExecutor`.
 """
@@ -10,68 +10,68 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, PlannedExecutor, RayOptions
-from multiverse.core.views import Array, Views
 from multiverse.executors import machine, ray_cluster
-from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.process import Processes
 from multiverse.executors.ray_workers import RayWorkers
 from multiverse.executors.thread import Threads
+from multiverse.executors.worker_host import WorkerHost
 from multiverse.executors.worker_loop import Assignment
 
 
 class Workers(Protocol):
-    """The workers of one vector env, from their start to their end."""
+    """The workers of one vector env, from start to end."""
 
-    hosts: list[WorkerHost]  # those that have been started, in order
+    hosts: list[WorkerHost]  # the workers that have been started, in order
 
     def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
-        """Start one for each assignment, side by side. What has been started is in `hosts`, also if this raises."""
+        """Start a worker for each assignment, in parallel. `hosts` has the started ones, also if this raises."""
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
-        """Memory that all of them will share with the caller."""
+        """Memory that all workers will share with the caller."""
 
     def connect(self, views: Views) -> None:
-        """Tell all of them what lies where in it."""
+        """Send the layout of that memory to all workers."""
 
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
-        """A new worker in place of a lost one, connected after `check` has passed it; where `replaceable`."""
+        """Start a worker in place of a lost one, and connect it if `check` does not raise. Only if `replaceable`."""
 
     def abandon(self) -> None:
-        """They have been started and will not be connected."""
+        """Tell started workers that they will not be connected."""
 
     def close(self) -> None:
-        """Every host is closed: give back what they shared."""
+        """Release what the workers shared. Called after every host was closed."""
 
 
 CORES_TO_FREE_ONE = 4
-"""With fewer, a core less for the envs costs more than the caller's waiting for one."""
+"""With fewer cores, one core less for the envs costs more time than the caller spends waiting for a core."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the name of an executor stands for."""
+    """Properties of an executor."""
 
-    workers: Callable[[], Workers] | None = None  # None: it has none
+    workers: Callable[[], Workers] | None = None  # None: no workers
     own_share: bool = False  # the caller steps envs too
-    processes: bool = False  # its workers have start methods, and may look for a while before they sleep
+    processes: bool = False  # its workers have start methods, and may spin before they sleep
     replaceable: bool = False  # a worker that dies or hangs can be ended and started again
-    remote: bool = False  # its workers may be on other machines: every request takes a millisecond or more
-    cores: Callable[[RayOptions], int] = lambda _: machine.usable_cores()  # that its workers can have
+    remote: bool = False  # its workers may be on other machines: every request takes at least a millisecond
+    cores: Callable[[RayOptions], int] = lambda _: machine.usable_cores()  # number of cores for its workers
 
     def most_workers(self, num_envs: int) -> int:
-        """Everybody who steps needs an env."""
+        """Maximum number of workers: each needs an env, and so does the caller if it has an own share."""
         return num_envs - self.own_share if self.workers is not None else 0
 
     def default_workers(self, cores: int, num_envs: int) -> int:
+        """Number of workers if the caller does not choose it."""
         if self.workers is None:
             return 0
         return max(1, cores - (self.own_share or self.frees_a_core(cores, num_envs)))
 
     def frees_a_core(self, cores: int, num_envs: int) -> bool:
-        """Whether its workers leave a core to the caller, who would else take it from one of them at every step:
-        where there are enough others, and unless every env can have a core to itself."""
+        """Whether the workers leave a core to the caller, which would otherwise take it from one of them at every
+        step. So if there are enough cores, unless every env can have its own."""
         return self.processes and not self.own_share and CORES_TO_FREE_ONE <= cores < num_envs
 
 
@@ -85,7 +85,7 @@ BACKENDS: dict[PlannedExecutor, Backend] = {
 
 
 def backend_of(name: Any) -> Backend:
-    """By its name; refused if there is none."""
+    """The executor of this name; `InvalidRequest` if there is none."""
     if name not in BACKENDS:
-        raise InvalidRequest(f"executor={name!r}: one of auto, {', '.join(BACKENDS)}")
+        raise InvalidRequest(f"executor={name!r}: expected one of auto, {', '.join(BACKENDS)}")
     return BACKENDS[name]

@@ -1,9 +1,9 @@
-"""`auto`: which executor, from one throwaway env stepped for a moment in a worker, never the user's own envs.
+"""`executor="auto"`: chooses the executor by stepping one throwaway env in a worker for a moment.
 
-The choice is a small cost model with one measured number, what a step of the bare env takes. Handing work to
-other processes and collecting it costs the same whatever the env does; it pays as soon as the steps it takes off
-the caller cost more than that. Threads are for whoever asks for them: also where a step releases the GIL, what is left
-of it in Python is done one env at a time, and threads sleep while they wait.
+The choice is a small cost model with one measured number, the duration of a step of the bare env. Handing work to
+other processes and collecting the results costs the same for every env; it pays off as soon as the steps that it
+takes off the caller cost more. Threads are never chosen: even if a step releases the GIL, the rest of it in Python
+runs for one env at a time, and threads sleep while they wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from multiverse.adapters.env_source import Recipe
 from multiverse.core.env import Env
 from multiverse.core.errors import EnvFailed, MultiverseError, ReplyTimeout, WorkerDied
 from multiverse.core.failures import OnFailure
-from multiverse.core.layout import ACTION_MASKS, ACTIONS
+from multiverse.core.layout import ACTION_MASKS, ACTIONS, Views
 from multiverse.core.plan import (
     DEFAULT_WORKERS,
     ExecutorName,
@@ -29,11 +29,9 @@ from multiverse.core.plan import (
     RayOptions,
     StartMethod,
     Timeouts,
-    Waiting,
     WorkerOptions,
 )
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Views
 from multiverse.executors import machine, startup
 from multiverse.executors.backends import BACKENDS, backend_of
 from multiverse.executors.env_range import EnvRange
@@ -46,22 +44,22 @@ log = logging.getLogger("multiverse")
 
 PROBE_S, PROBE_STEPS, WARM_UP_STEPS = 0.2, 1_000, 10
 SLOW_BUILD_S = 2.0
-HOPELESS_S = 10.0  # a probe that has not answered by then hangs
-HAND_OVER_S = 12e-6  # ring, wake, collect: per batch
-PER_WORKER_S = 2e-6  # the same for each worker more
-PER_STEP_S = 1.2e-6  # what we add to a bare step, wherever it runs
-BUSY_SHARE = 0.1  # of the cores' time that others had: from here on the model knows too little, and both are tried
+HOPELESS_S = 10.0  # a probe that has not answered after this time counts as hung
+HAND_OVER_S = 12e-6  # ring, wake and collect, per batch
+PER_WORKER_S = 2e-6  # the same for each further worker
+PER_STEP_S = 1.2e-6  # our overhead per step, in every executor
+BUSY_SHARE = 0.1  # if other programs use more of the cores' time, the model is not reliable, and both are tried
 TRY_S, BURST_S = 0.3, 1e-2
-WORTH_IT = 0.9  # hybrid must promise at least this much less time than serial
+WORTH_IT = 0.9  # hybrid is chosen if its expected time is below this share of serial's
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one throwaway env showed."""
+    """Measurements of one throwaway env."""
 
     step_s: float
     in_process: bool
-    busy_share: float = 0.0  # of the usable cores' time that somebody else had, a hypervisor included
+    busy_share: float = 0.0  # share of the usable cores' time that other programs or a hypervisor had
 
 
 def decide(
@@ -71,17 +69,17 @@ def decide(
     on_failure: OnFailure = "raise",
     ray: RayOptions | None = None,
 ) -> Plan:
-    """The plan for what the caller asked, with everything left open filled in."""
+    """The plan for the caller's request, with all open choices made."""
 
     def plan(name: ExecutorName, why: str) -> Plan:
-        return plan_for(name, len(recipes), workers.count, workers.start_method, workers.waiting, why, ray)
+        return plan_for(name, len(recipes), why=why, workers=workers, ray=ray)
 
     if executor != "auto":
-        return plan(executor, "as asked")
+        return plan(executor, "as requested")
     if ray is not None and ray.address is not None:
-        return plan("ray", "auto: a Ray cluster was named")
+        return plan("ray", "auto: the address of a Ray cluster was given")
     if on_failure == "restart" and usable_here():
-        return plan("process", "auto: only worker processes can be restarted whatever happens to them")
+        return plan("process", "auto: only worker processes can be restarted after any failure")
     if len(recipes) == 1:
         return plan("serial", "auto: one env")
     if machine.usable_cores() == 1:
@@ -95,41 +93,41 @@ def decide(
 
 
 def _by_probe(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, str]:
-    """Which executor, and why."""
+    """The executor, and the reason."""
     try:
         return _measured(recipes, hybrid)
     except MultiverseError as error:
-        # Whatever is wrong shows again, in full, where the user's own envs are built.
-        said = f"({type(error).__name__}: {error.headline})"
+        # The full error will be raised when the user's own envs are built.
+        reason = f"({type(error).__name__}: {error.headline})"
         if isinstance(error, WorkerDied | ReplyTimeout):  # guard: what-kills-the-probe-is-kept-apart
-            return "process", f"auto: the probe was lost {said}, and that must not happen to the caller"
-        return "serial", f"auto: the probe failed {said}"
+            return "process", f"auto: the probe was lost {reason}, and that must not happen to the caller"
+        return "serial", f"auto: the probe failed {reason}"
 
 
 def _measured(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[ExecutorName, str]:
     probe = probe_env(recipes[0], hybrid.start_method)
-    if probe is None:  # it may just as well hang
+    if probe is None:  # it may even hang
         return "process", f"auto: an env takes over {SLOW_BUILD_S:.0f} s to build"  # guard: a-slow-build-is-kept-apart
     if probe.in_process:
-        return "serial", "auto: the env says metadata['in_process']"
+        return "serial", "auto: the env has metadata['in_process']"
     alone, shared = predicted(probe.step_s, len(recipes), hybrid.workers)
-    took = "expected to take"
+    basis = "expected to take"
     if shared < WORTH_IT * alone and probe.busy_share > BUSY_SHARE:
-        others = f"others had {probe.busy_share:.0%} of the cores"
+        others = f"other programs used {probe.busy_share:.0%} of the cores"
         try:
             alone, shared = tried(recipes, hybrid)
         except (startup.TooSlow, EnvFailed) as error:
-            return "serial", f"auto: {others}, and sharing them could not be tried ({error.headline})"
-        took = f"tried for a moment, since {others}:"
+            return "serial", f"auto: {others}, and hybrid could not be tried ({error.headline})"
+        basis = f"measured, because {others}:"
     why = (
         f"auto: a step takes {probe.step_s * 1e6:.1f} µs; "
-        f"{len(recipes)} envs {took} {alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
+        f"{len(recipes)} envs {basis} {alone * 1e6:.0f} µs serial, {shared * 1e6:.0f} µs hybrid"
     )
     return faster(alone, shared), why
 
 
 def faster(alone: float, shared: float) -> PlannedExecutor:
-    """The executor to take, from the seconds of a step of all envs in the caller, and shared with workers."""
+    """The faster executor, from the seconds of a step of all envs in the caller, and shared with workers."""
     return "hybrid" if shared < WORTH_IT * alone else "serial"
 
 
@@ -141,7 +139,7 @@ def predicted(step_s: float, num_envs: int, workers: int) -> tuple[float, float]
 
 
 def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
-    """Build one env in a worker and step it for a moment; None if building takes too long."""
+    """Build one env in a worker and step it for `PROBE_S`; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
     try:
         opened = startup.open_envs(plan, [recipe], patience_s=SLOW_BUILD_S)
@@ -159,8 +157,8 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
 
 
 def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
-    """The same as `predicted`, tried out in turns with as many throwaway envs, all of them in workers: what a lock-step
-    costs whose cores are taken away now and then, no model knows."""
+    """The same as `predicted`, measured: alternately in one worker and in lock-step, with as many throwaway envs, all
+    in workers. No model predicts a lock-step on cores that other programs use too."""
     plan = Plan("process", hybrid.workers + 1, hybrid.start_method, hybrid.waiting, "probe")
     patient = Timeouts(reply_s=HOPELESS_S, reset_s=HOPELESS_S)
     opened = startup.open_envs(plan, recipes, timeouts=patient, patience_s=SLOW_BUILD_S)
@@ -179,8 +177,8 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
         executor.close(timeout_s=0.5)
 
 
-def _put_open_actions(views: Views) -> None:
-    """Where masks forbid things, what is open now: an env may refuse the rest, or say aloud what it thinks of it."""
+def _put_allowed_actions(views: Views) -> None:
+    """Write allowed actions for groups with masks: envs may raise or warn about others."""
     for group in views.layout.groups:
         if group.masks and isinstance(group.action_space, spaces.Discrete):
             first = views[(group.name, ACTION_MASKS)].argmax(axis=1)
@@ -188,10 +186,10 @@ def _put_open_actions(views: Views) -> None:
 
 
 def _lock_step(executor: Executor, seconds: float) -> float:
-    """Seconds that a step of all takes."""
+    """Seconds per step of all envs."""
     begun, count = time.perf_counter(), 0
     while not count or time.perf_counter() < begun + seconds:
-        _put_open_actions(executor.views)
+        _put_allowed_actions(executor.views)
         if executor.step_all() & EXTRAS:
             failures = [failure for _, extras in executor.extras_of(executor.hosts) for failure in extras.failures]
             if failures:
@@ -202,19 +200,19 @@ def _lock_step(executor: Executor, seconds: float) -> float:
 
 
 def _begin(envs: EnvRange) -> None:
-    """An episode in each env. Runs in the worker."""
+    """Begin an episode in each env. Runs in the worker."""
     envs.reset(dict.fromkeys(envs.config.env_ids, ResetRequest(seed=0)))
 
 
 def _put_actions(views: Views) -> None:
-    """Something to do for everybody, at every step the same where no mask forbids it."""
+    """Write an action for every slot; groups without masks keep it for all steps."""
     for group in views.layout.groups:
         for slot in range(views.layout.slots(group)):
             row_writer(group.action_space, views, (group.name, ACTIONS), slot)(group.action_space.sample())
 
 
 def _step_alone(envs: EnvRange, seconds: float) -> float:
-    """Seconds that a step takes, while nobody else of us steps. Runs in the worker."""
+    """Seconds per step while no other worker steps. Runs in the worker."""
     env = envs.envs[0]
     env.reset(0, None, None)
     actions = _actions_of(env, envs)
@@ -227,7 +225,7 @@ def _step_alone(envs: EnvRange, seconds: float) -> float:
 
 
 def _time_steps(envs: EnvRange) -> tuple[float, float]:
-    """(seconds a step takes, resets included; share of the cores' time that others had). Runs in the worker."""
+    """(seconds per step, including resets; share of the cores' time that others had). Runs in the worker."""
     others = Others()
     env = envs.envs[0]
     env.reset(0, None, None)
@@ -251,7 +249,7 @@ def _time_steps(envs: EnvRange) -> tuple[float, float]:
 
 
 class Others:
-    """What others have of the machine from now on."""
+    """Share of the machine that other programs use, from now on."""
 
     def __init__(self) -> None:
         self._before = self._now()
@@ -261,53 +259,47 @@ class Others:
         return time.perf_counter(), (busy_s or 0.0) - time.process_time(), waited_s or 0.0
 
     def share(self) -> float:
-        """Of the time of the usable cores, or of our own in which we waited for one; whichever is more."""
+        """Share of the usable cores' time, or of our own time spent waiting for a core, whichever is larger."""
         took_s, others_s, waited_s = (now - before for now, before in zip(self._now(), self._before))
         return max(others_s / machine.affinity_cores(), waited_s) / took_s
 
 
 def _actions_of(env: Env, envs: EnvRange) -> Callable[[int], Any]:
-    """A function step → something to do: drawn beforehand or, where masks forbid things, any that is open then."""
+    """A function step → action: drawn beforehand, and replaced by an allowed one if a mask forbids it."""
     drawn, masks = [], []
     for group in env.description.groups:
         group.action_space.seed(0)
-        open_to = envs.action_masks_of(group)
+        group_masks = envs.action_masks_of(group)
         for position in range(len(group.agents)):
             drawn.append([group.action_space.sample() for _ in range(64)])
-            masks.append(None if open_to is None else open_to[position])
+            masks.append(None if group_masks is None else group_masks[position])
     if env.description.kind == "single":
         return lambda step: drawn[0][step % 64]
     starts = [getattr(group.action_space, "start", 0) for group in env.description.groups for _ in group.agents]
 
-    def open_action(step: int, slot: int) -> Any:
+    def allowed_action(step: int, slot: int) -> Any:
         mask, action, start = masks[slot], drawn[slot][step % 64], starts[slot]
         return action if mask is None or mask[action - start] else start + mask.argmax()
 
-    return lambda step: [open_action(step, slot) for slot in range(len(drawn))]
+    return lambda step: [allowed_action(step, slot) for slot in range(len(drawn))]
 
 
 def plan_for(
-    name: Any,
-    num_envs: int,
-    workers: int | None,
-    start_method: StartMethod | None,
-    waiting: Waiting,
-    why: str,
-    ray: RayOptions | None = None,
+    name: Any, num_envs: int, *, why: str, workers: WorkerOptions = DEFAULT_WORKERS, ray: RayOptions | None = None
 ) -> Plan:
-    """The plan of so many envs for an executor that has been chosen."""
-    backend = backend_of(name)
+    """The plan for an executor that has been chosen, and this number of envs."""
+    backend, given, waiting = backend_of(name), workers.count, workers.waiting
     if backend.own_share and backend.workers is not None and num_envs == 1:
-        backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env has nothing to share out"
+        backend, name, why = BACKENDS["serial"], "serial", f"{why}: one env cannot be shared"
     options = ray or RayOptions()
-    most, cores = backend.most_workers(num_envs), machine.usable_cores() if workers else backend.cores(options)
-    count = min(workers or backend.default_workers(cores, num_envs), most)
-    if workers is None and backend.frees_a_core(cores, num_envs):
+    most, cores = backend.most_workers(num_envs), machine.usable_cores() if given else backend.cores(options)
+    count = min(given or backend.default_workers(cores, num_envs), most)
+    if given is None and backend.frees_a_core(cores, num_envs):
         why = f"{why}; one of the {cores} cores is the caller's"
-    if workers is not None and workers > most > 0:
-        log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", workers, num_envs, count)
+    if given is not None and given > most > 0:
+        log.warning("workers=%d for %d envs: using %d, since a worker needs at least one env", given, num_envs, count)
     if waiting == "auto" and not backend.processes:
-        waiting = "park"  # a thread that looks holds the interpreter's lock meanwhile
+        waiting = "park"  # a spinning thread would hold the interpreter's lock
     # guard: forkserver-is-the-default
-    method: StartMethod | None = (start_method or "forkserver") if backend.processes else None
+    method: StartMethod | None = (workers.start_method or "forkserver") if backend.processes else None
     return Plan(name, count, method, waiting, why, options if backend.remote else None)

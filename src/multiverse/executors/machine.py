@@ -1,4 +1,4 @@
-"""What this machine really gives us: cores and memory inside a container's limits, descriptors."""
+"""Resources of this machine within the limits of a container: cores, memory and file descriptors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 
 _CGROUP = Path("/sys/fs/cgroup")
 UNKNOWN = sys.maxsize
-"""Bytes of memory, where nobody tells."""
+"""Bytes of memory if the system does not report them."""
 
 
 def usable_cores() -> int:
@@ -21,19 +21,19 @@ def usable_cores() -> int:
 
 
 def affinity_cores() -> int:
-    """The cores that the system lets this process run on."""
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def waited_for_core_s() -> float | None:
-    """Seconds this process was ready to run and somebody else had the core; None where nobody counts them."""
+    """Seconds that this process was ready to run and waited for a core; None if the system does not count them."""
     numbers = (_first_line(Path("/proc/self/schedstat")) or "").split()
     return int(numbers[1]) / 1e9 if len(numbers) == 3 else None
 
 
 def busy_s(stat: Path = Path("/proc/stat")) -> float | None:
-    """Seconds in which the cores that this process may run on were somebody's, a hypervisor's too (steal), added up;
-    None where nobody counts them."""
+    """Total seconds that the cores of this process were busy, including a hypervisor's time (steal); None if the system
+    does not count them."""
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else set()
     ticks = [fields[1:] for line in _lines(stat) if (fields := line.split()) and fields[0] in usable]
     if not ticks:
@@ -61,7 +61,7 @@ def _quota_v1(directory: Path) -> float | None:
 
 
 def memory_available(root: Path = _CGROUP) -> int:
-    """Bytes that can still be had: the smaller of the machine's and the container's."""
+    """Available bytes: the smaller of the machine's and the container's."""
     try:
         available = int(psutil.virtual_memory().available)
     except (OSError, psutil.Error):  # no /proc
@@ -74,7 +74,7 @@ def memory_available(root: Path = _CGROUP) -> int:
 
 
 def descriptor_limits() -> tuple[int, int] | None:
-    """(soft, hard) limit of open files, or None where there is none."""
+    """(soft, hard) limit of open files; None without a limit."""
     try:
         import resource
     except ImportError:  # Windows
@@ -90,13 +90,13 @@ def open_descriptors() -> int:
 
 
 def _own_directories(root: Path) -> list[Path]:
-    """This process's cgroup (v2) and every one above it: the tightest limit counts, wherever it is set."""
+    """This process's cgroup (v2) and all its parents: the lowest of their limits applies."""
     own = _first_line(Path("/proc/self/cgroup")) if root == _CGROUP else None
     return _upwards(root, own.partition("::")[2] if own and own.startswith("0::") else "")
 
 
 def _own_directories_v1(root: Path) -> list[Path]:
-    """The same for the tree that cgroups v1 have for processor time."""
+    """Likewise for processor time in cgroups v1, which have a separate tree for it."""
     fields = [line.split(":", 2) for line in _lines(Path("/proc/self/cgroup"))] if root == _CGROUP else []
     own = next((group for _, controllers, group in fields if "cpu" in controllers.split(",")), "")
     return _upwards(root / "cpu", own)
@@ -104,11 +104,11 @@ def _own_directories_v1(root: Path) -> list[Path]:
 
 def _upwards(root: Path, relative: str) -> list[Path]:
     directory = root / relative.strip("/")
-    found = [directory]
+    directories = [directory]
     while directory != root and root in directory.parents:
         directory = directory.parent
-        found.append(directory)
-    return found
+        directories.append(directory)
+    return directories
 
 
 def _first_line(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What must hold before anything is started; each thing that does not is explained in one plain message."""
+"""Checks before anything is started; each failed requirement is explained in one message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from multiverse.ipc.doorbell import descriptors_per_doorbell
 
 log = logging.getLogger("multiverse")
 SPARE_DESCRIPTORS = 64
-DOORBELLS_PER_THREAD = 3  # one for each side, and one that says that it has ended
+DOORBELLS_PER_THREAD = 3  # one for each direction, and one for its end
 
 
 def descriptors_per_worker() -> int:
-    """Ours while it runs (link, sentinel, two bells), plus the worker's end of the link while it starts."""
+    """Number of the caller's descriptors: link, sentinel, two doorbells and, at the start, the link's other end."""
     return 3 + 2 * descriptors_per_doorbell()
 
 
 def check_processes(workers: int, start_method: StartMethod) -> None:
-    """Worker processes can be started here, that many, that way."""
+    """Check that this number of worker processes can be started in this way."""
     check_platform()
     check_fork(start_method)
     check_descriptors(workers)
@@ -31,7 +31,7 @@ def check_processes(workers: int, start_method: StartMethod) -> None:
 
 
 def check_threads(workers: int) -> None:
-    """Worker threads can be started here, that many."""
+    """Check that this number of worker threads can be started."""
     check_descriptors(workers, "worker threads", DOORBELLS_PER_THREAD * descriptors_per_doorbell())
 
 
@@ -43,10 +43,10 @@ def check_platform() -> None:
 
 
 def check_fork(start_method: StartMethod) -> None:
-    """CUDA does not survive a fork: the child's first call to it fails or hangs."""
+    """Refuse a fork after CUDA was used: the child's first call to CUDA would fail or hang."""
     if start_method != "fork":
         return
-    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # not there while torch is being imported
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)  # None while torch is being imported
     if cuda is not None and getattr(cuda, "is_initialized", bool)():  # guard: no-fork-after-cuda
         raise PreflightError(
             "CUDA is already in use in this process and does not survive start_method='fork'; "
@@ -55,7 +55,7 @@ def check_fork(start_method: StartMethod) -> None:
 
 
 def check_descriptors(workers: int, kind: str = "worker processes", each: int | None = None) -> None:
-    """Enough open files for the workers: raise the soft limit where it is too low, refuse where the hard one is."""
+    """Check the limit of open files: raise the soft limit if it is too low, and refuse if the hard limit is."""
     limits = machine.descriptor_limits()
     if limits is None:
         return
@@ -70,20 +70,20 @@ def check_descriptors(workers: int, kind: str = "worker processes", each: int | 
         return
     if hard != unlimited and needed > hard:  # guard: a-hard-limit-is-refused
         raise PreflightError(
-            f"{workers} {kind} need {needed} open files in all ({for_workers} for the workers, {opened} open already, "
-            f"{SPARE_DESCRIPTORS} to spare) and this process may have {hard} (hard limit); use fewer workers with more "
-            f"envs each, close files, or raise the limit (ulimit -Hn {needed}, as root)"
+            f"{workers} {kind} need {needed} open files in total ({for_workers} for the workers, {opened} already "
+            f"open, {SPARE_DESCRIPTORS} to spare), but the hard limit of this process is {hard}; use fewer workers "
+            f"with more envs each, close files, or raise the limit (ulimit -Hn {needed}, as root)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))  # guard: a-soft-limit-is-raised
 
 
 def advise_workers(workers: int) -> None:
-    """More workers than cores is allowed, and hardly ever what one wants: envs may be many, workers should not."""
+    """Warn of more workers than cores, which is allowed but rarely useful: one worker can host many envs."""
     if workers > (cores := machine.usable_cores()):
         _advise(workers, cores)
 
 
-@functools.cache  # the envs of evaluations, say, have as many again: once is enough
+@functools.cache  # only once, because evaluation envs, for example, have as many workers again
 def _advise(workers: int, cores: int) -> None:
     log.warning(
         "%d worker processes share %d usable core%s: a worker can host many envs, so workers=%d is usually faster",
@@ -95,7 +95,7 @@ def _advise(workers: int, cores: int) -> None:
 
 
 def check_memory(size: int) -> None:
-    """A container's memory killer gives no reason; so ask first."""
+    """Refuse a block that does not fit in memory: a container's out-of-memory killer would give no reason."""
     available = machine.memory_available()
     if size > available:  # guard: memory-is-asked-for-first
         raise PreflightError(

@@ -1,4 +1,4 @@
-"""Worker processes over one shared block. Nothing of the user's `__main__` is imported in them: it travels by value."""
+"""Worker processes over one shared block. They do not import the user's `__main__`; its objects are sent by value."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import cloudpickle
 import psutil
 
 from multiverse.adapters.registered import NOTHING_REGISTERED, additions
-from multiverse.core.errors import PreflightError, in_bytes
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.errors import PreflightError
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, StartMethod
-from multiverse.core.views import Array, Views
+from multiverse.core.wording import in_bytes
 from multiverse.executors import machine, preflight, worker_loop
-from multiverse.executors.hosts import WorkerHost
+from multiverse.executors.env_recovery import OUT_OF_MEMORY
 from multiverse.executors.launch import fork_server, start_methods
 from multiverse.executors.launch.black_box import StackDump
-from multiverse.executors.life import OUT_OF_MEMORY, Death, State
+from multiverse.executors.worker_host import Death, State, WorkerHost
 from multiverse.executors.worker_loop import Assignment, LayoutMessage, Surroundings
 from multiverse.ipc.block import Block, size_of
 from multiverse.ipc.doorbell import Doorbell, new_doorbell
@@ -32,7 +32,7 @@ from multiverse.ipc.mailbox import CONTROL, CallerMailbox
 
 
 class ProcessLife:
-    """One incarnation of a worker process."""
+    """Life of one worker process."""
 
     def __init__(self, process: start_methods.WorkerProcess, black_box: StackDump) -> None:
         self.process, self.pid, self._black_box = process, process.pid, black_box
@@ -45,11 +45,11 @@ class ProcessLife:
         code = self.process.exit_code(1.0)
         peak = self.process.peak_rss_bytes
         if code is None:
-            return Death("closed its connection but lives on")
+            return Death("closed its connection but is still running")
         if self.process.orphaned:
-            return Death("ended with its fork server (which was killed, or crashed)", "the next start begins a new one")
+            return Death("ended with its fork server (which was killed or crashed)", "the next start makes a new one")
         if code == start_methods.UNKNOWN_EXIT:
-            return Death("ended with code 255, or unseen (does the program ignore SIGCHLD, or reap any child?)")
+            return Death("ended with code 255 or an unknown one (the program may ignore SIGCHLD or reap all children)")
         if code == OUT_OF_MEMORY:
             return Death("ended because one of its envs ran out of memory", "", peak, out_of_memory=True)
         if code >= 0:
@@ -67,23 +67,23 @@ class ProcessLife:
             status, rss_bytes = process.status(), process.memory_info().rss
         except (OSError, psutil.Error):
             if psutil.pid_exists(os.getpid()):
-                return State("it is gone")
-            return State("whether it is running cannot be seen without /proc", self._black_box.stack_of(self.pid))
+                return State("its process no longer exists")
+            return State("its state is unknown without /proc", self._black_box.stack_of(self.pid))
         if status == psutil.STATUS_STOPPED:  # guard: stopped-is-called-stopped
-            return State("it is stopped (SIGSTOP): kill -CONT lets it go on", "", rss_bytes)
+            return State("it is stopped (SIGSTOP): `kill -CONT` resumes it", "", rss_bytes)
         return State(f"it is {status}", self._black_box.stack_of(self.pid), rss_bytes)  # guard: the-hung-stack-is-shown
 
     def end(self, deadline: float) -> bool:
         if self.process.exit_code(max(0.0, deadline - time.monotonic())) is None:
             # guard: kill-and-not-only-ask
-            self.process.kill()  # also when it is stopped: SIGTERM would stay pending there
+            self.process.kill()  # works on stopped processes too; SIGTERM would stay pending
             self.process.exit_code(5.0)
         self.process.release()
         return True
 
 
 class ProcessHost(WorkerHost):
-    """A worker process, with the bells it was started with."""
+    """A worker process, with the doorbells that it was started with."""
 
     def __init__(self, assignment: Assignment, link: PipeLink, life: ProcessLife, bells: tuple[Doorbell, Doorbell]):
         super().__init__(assignment.worker, assignment.config.env_ids, link, life)
@@ -92,7 +92,7 @@ class ProcessHost(WorkerHost):
         start_methods.caller_fds.update(self._fds)
 
     def connect(self, views: Views, workers: int, replacing: bool = False) -> None:
-        """Tell the worker what lies where in the block, which has its size by now."""
+        """Send the layout of the block, which has its final size now."""
         views[CONTROL][self.worker] = 0
         self.bind(CallerMailbox(views[CONTROL], self.worker, self.bells), views)
         try:
@@ -107,25 +107,25 @@ class ProcessHost(WorkerHost):
 
 
 def pickled(assignments: Sequence[Assignment]) -> list[bytes]:
-    """The assignments as bytes, or the reason why they cannot travel: found out before anything is started."""
+    """The pickled assignments; `PreflightError`, before anything is started, if they cannot be pickled."""
     try:
         return [cloudpickle.dumps(a) for a in assignments]
     except Exception as error:  # guard: what-cannot-travel-is-refused-first
         raise PreflightError(
             f"the env factory (with its kwargs, wrappers and reset plan) cannot be sent to a worker process: "
-            f"{type(error).__name__}: {error}. Build what cannot be pickled (locks, sockets, open files) inside the "
-            "factory, or use executor='thread', or start_method='fork'"
+            f"{type(error).__name__}: {error}. Create objects that cannot be pickled (locks, sockets, open files) "
+            "inside the factory, or use executor='thread' or start_method='fork'"
         ) from error
 
 
 class Processes:
-    """The worker processes of one vector env, over one block, with a place for their stacks."""
+    """The worker processes of one vector env, over one block, with a file for their stacks."""
 
     def __init__(self) -> None:
         self.hosts: list[WorkerHost] = []
         self._block, self._black_box = Block.empty(), StackDump.empty()
         self._method: StartMethod = "forkserver"
-        self._assignments: dict[int, tuple[Assignment, bytes]] = {}  # by worker, and as it travels
+        self._assignments: dict[int, tuple[Assignment, bytes]] = {}  # by worker, and pickled
 
     def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
         self._method = plan.start_method or "forkserver"
@@ -137,12 +137,12 @@ class Processes:
             self.hosts.append(self._started(worker, surroundings))
 
     def _surroundings(self) -> Surroundings:
-        """A forked worker has the caller's registry; any other has what the fork server has."""
+        """The caller's surroundings. A forked worker has its registry; others start with the fork server's."""
         forked = self._method == "fork"
         return Surroundings.here(NOTHING_REGISTERED if forked else additions(fork_server.fork_server().registered()))
 
     def _started(self, worker: int, surroundings: Surroundings) -> ProcessHost:
-        """A new process; one that this machine does not give us is one error, of this start alone."""
+        """Start a process. If the system refuses, this start alone fails, with a typed error."""
         try:
             host = self._launched(worker)
         except (OSError, PreflightError) as error:  # guard: a-start-that-fails-is-typed
@@ -159,11 +159,11 @@ class Processes:
 
     def _launched(self, worker: int) -> ProcessHost:
         assignment, _ = self._assignments[worker]
-        with contextlib.ExitStack() as ours_until_launched:
+        with contextlib.ExitStack() as closed_on_error:
             ours, theirs = _connected()
-            ours_until_launched.callback(ours.close)
+            closed_on_error.callback(ours.close)
             with contextlib.closing(theirs):
-                opened = [ours_until_launched.enter_context(contextlib.closing(new_doorbell())) for _ in range(2)]
+                opened = [closed_on_error.enter_context(contextlib.closing(new_doorbell())) for _ in range(2)]
                 bells = opened[0], opened[1]
                 fds = [theirs.fileno(), self._block.fd, self._black_box.fd, *bells[0].fds, *bells[1].fds]
 
@@ -172,7 +172,7 @@ class Processes:
                     return worker_loop.run_process(assignment, PipeLink(theirs), fds)
 
                 process = start_methods.launch(self._method, fds, run_forked)
-            ours_until_launched.pop_all()
+            closed_on_error.pop_all()
         return ProcessHost(assignment, PipeLink(ours), ProcessLife(process, self._black_box), bells)
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
@@ -195,7 +195,7 @@ class Processes:
         return new
 
     def abandon(self) -> None:
-        pass  # they end with their links
+        pass  # the workers end with their links
 
     def close(self) -> None:
         self._block.close()
@@ -203,7 +203,7 @@ class Processes:
 
 
 def _connected() -> tuple[Connection[Any, Any], Connection[Any, Any]]:
-    """Both ends of a link. As `multiprocessing.Pipe` makes them, and yet ours, whatever a program does to that."""
+    """Both ends of a link, as `multiprocessing.Pipe` makes them, but independent of programs that patch it."""
     ours, theirs = socket.socketpair()
     return Connection(ours.detach()), Connection(theirs.detach())
 
@@ -216,5 +216,5 @@ def _signal_name(number: int) -> str:
 
 
 def usable_here() -> bool:
-    """Whether worker processes exist on this platform; elsewhere serial and thread do."""
+    """Whether this platform has worker processes; others have serial and thread only."""
     return os.name == "posix"

@@ -1,4 +1,4 @@
-"""The Ray cluster that workers run on: one of our own on this machine, or one that is there."""
+"""The Ray cluster that workers run on: a private one on this machine, or an existing one."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ log = logging.getLogger("multiverse")
 
 CONNECT_S, SOON_FREE_S = 5.0, 1.0
 ALONG_WITH_A_CALL = 1 << 20
-"""Bytes of an argument or a result, in a cluster of our own; more goes through the object store. Ray's limit is 100 kB;
-on one machine the store takes 2 ms longer than a call, and pays from about 1 MB on."""
+"""Bytes of an argument or a result that are sent with a call in a private cluster; larger ones go through the object
+store. Ray's limit is 100 kB; on one machine the store takes 2 ms longer than a call, and pays off above about 1 MB."""
 _LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
-"""Ray's own way to have a node at 127.0.0.1: it reads this when it is imported."""
+"""Environment variable that Ray reads when it is imported; "0" puts its node at 127.0.0.1."""
 
-_ours: int | None = None  # the process that started the cluster, if it is one of ours
-_joined: str | None = None  # the address by which this program was connected
-_shut_down = threading.Event()  # of the cluster that was started last
+_ours: int | None = None  # pid of the process that started the private cluster
+_joined: str | None = None  # the address that this program has connected to
+_shut_down = threading.Event()  # of the last cluster that was started
 
 
 def ray() -> Any:
-    """The package."""
+    """The Ray package; `PreflightError` if it is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise PreflightError("executor='ray' needs Ray: pip install 'multiverse[ray]'")
     if "ray" not in sys.modules:
@@ -54,18 +54,18 @@ def ray() -> Any:
 
 
 def connect(options: RayOptions) -> None:
-    """To the cluster that is meant, unless this program is connected already; started if there is to be one of ours."""
+    """Connect to the requested cluster, or start a private one, unless this program is connected already."""
     if _ours is not None and living() is None:  # guard: a-dead-cluster-of-our-own-is-started-anew
         shut_down()
     here, address = _connected_to(), options.address
     if here is not None:
         if address not in (None, "auto", here, _joined):  # guard: one-cluster-a-program
             raise InvalidRequest(
-                f"ray_address={address!r}: this program is connected to the Ray cluster at {here} already; leave the "
-                "address out, or call ray.shutdown() first"
+                f"ray_address={address!r}: this program is already connected to the Ray cluster at {here}; omit the "
+                "address, or call ray.shutdown() first"
             )
         return
-    ray()  # if there is none, that is what is wrong
+    ray()  # raises first if Ray is not installed
     if address is None:
         _start()
     else:
@@ -73,14 +73,14 @@ def connect(options: RayOptions) -> None:
 
 
 def _connected_to() -> str | None:
-    found = sys.modules.get("ray")
-    if found is None or not found.is_initialized():
+    module = sys.modules.get("ray")
+    if module is None or not module.is_initialized():
         return None
-    return str(found.get_runtime_context().gcs_address)
+    return str(module.get_runtime_context().gcs_address)
 
 
 def living() -> Any:
-    """What stands for the cluster that this program is connected to; None when there is none, or ours has ended."""
+    """An object that identifies the connected cluster; None without one, or if our own has ended."""
     if _connected_to() is None:
         return None
     node = ray()._private.worker._global_node
@@ -90,7 +90,7 @@ def living() -> Any:
 
 
 def _start() -> None:
-    """A cluster of our own: nobody else hears of it, and it ends with this program."""
+    """Start a private cluster, which other programs do not find, and which ends with this program."""
     global _ours
     before = os.environ.get(_LOOPBACK)
     os.environ[_LOOPBACK] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # guard: a-cluster-of-our-own-stays-here
@@ -103,16 +103,16 @@ def _start() -> None:
                 include_dashboard=False,
                 logging_level="error",
                 _system_config={
-                    "worker_niceness": 0,  # 15 elsewhere: whoever else is busy would come first
+                    "worker_niceness": 0,  # Ray's default, 15, would give other programs priority
                     "max_direct_call_object_size": ALONG_WITH_A_CALL,
                 },
             )
             _in_a_lasting_thread(start)  # guard: a-cluster-outlives-the-thread-that-asks-for-it
-    except BaseException as error:  # ports, memory, a path too long for its sockets, nodes that are too slow; Ctrl-C
+    except BaseException as error:  # ports, memory, too long a path for its sockets, slow nodes; Ctrl-C
         _end_the_half_started(error)
         if not isinstance(error, Exception):
             raise
-        hint = "; RAY_TMPDIR=/tmp has it use another place" if "path length" in str(error) else ""
+        hint = "; set RAY_TMPDIR=/tmp to use a shorter path" if "path length" in str(error) else ""
         raise PreflightError(f"no Ray cluster could be started here: {error}{hint}") from error
     finally:
         os.environ.pop(_LOOPBACK)
@@ -123,8 +123,8 @@ def _start() -> None:
 
 
 def _in_a_lasting_thread(start: Callable[[], Any]) -> None:
-    """Call this in a thread that lasts as long as the cluster: the kernel ends Ray's processes with the thread that has
-    started them."""
+    """Call `start` in a thread that lasts as long as the cluster: the kernel ends Ray's processes with the thread that
+    has started them."""
     if threading.current_thread() is threading.main_thread():
         start()
         return
@@ -146,7 +146,7 @@ def _in_a_lasting_thread(start: Callable[[], Any]) -> None:
 
 
 def _end_the_half_started(error: BaseException) -> None:
-    """Ray forgets a node that did not come to be, and leaves its processes: who raised still has it."""
+    """End the processes of a node that failed to start, which Ray leaves behind: the error's frames refer to it."""
     node_type = ray()._private.node.Node
     for frame, _ in traceback.walk_tb(error.__traceback__):
         node = frame.f_locals.get("self")
@@ -157,7 +157,7 @@ def _end_the_half_started(error: BaseException) -> None:
 
 @contextlib.contextmanager
 def _imported_before() -> Iterator[None]:
-    """Whoever imported Ray before has had it read the variable then."""
+    """Set what Ray derived from the variable, in case it was imported before."""
     constants = ray()._private.ray_constants
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
@@ -175,42 +175,44 @@ def _join(address: str) -> None:
         with _signals_kept():
             ray().init(address=address, runtime_env={"py_modules": [ours]}, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError, ray().exceptions.RayError) as error:
-        said = " ".join(str(error).split())
-        if "ersion mismatch" in said:  # guard: versions-that-differ-are-named
-            here = f"Python {'.'.join(map(str, sys.version_info[:3]))} and Ray {ray().__version__} here"
-            said = f"{said}. There must be the same as {here}: install that on the nodes, or the nodes' here"
+        reason = " ".join(str(error).split())
+        if "ersion mismatch" in reason:  # guard: versions-that-differ-are-named
+            here = f"Python {'.'.join(map(str, sys.version_info[:3]))} and Ray {ray().__version__}"
+            reason = f"{reason}. This program has {here}: install the same versions on the nodes, or theirs here"
         else:
-            said = f"{said}. If it asks for a token (newer Rays do by themselves), set its RAY_AUTH_TOKEN here too"
-        raise PreflightError(f"the Ray cluster at {address} cannot be joined: {said}") from error
+            reason = (
+                f"{reason}. If the cluster requires a token (newer versions of Ray do), set RAY_AUTH_TOKEN here too"
+            )
+        raise PreflightError(f"the Ray cluster at {address} cannot be joined: {reason}") from error
     _joined = address
 
 
 def _check_reachable(address: str) -> None:
-    """In a moment, and in a sentence: Ray itself tries for a minute."""
-    said = address
+    """Check the address quickly, with a clear error: Ray itself tries for a minute."""
+    shown = address
     if address == "auto":  # guard: what-auto-leads-to-is-looked-at
-        address = _where_auto_leads()
-        said = f"{address}, where 'auto' leads"
+        address = _auto_address()
+        shown = f"{address} (found by 'auto')"
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or "://" in address:
-        raise InvalidRequest(f"ray_address={address!r}: host:port, as `ray start --head` prints it, or auto")
+        raise InvalidRequest(f"ray_address={address!r}: expected host:port, as `ray start --head` prints it, or auto")
     try:
         socket.create_connection((host, int(port)), CONNECT_S).close()
     except OSError as error:  # guard: an-unreachable-cluster-is-named
         raise PreflightError(
-            f"no Ray cluster answers at {said} ({error.strerror or error}): is it running (`ray start --head` "
-            "there), and may this machine reach that port?"
+            f"no Ray cluster answers at {shown} ({error.strerror or error}). Check that it is running (`ray start "
+            "--head`) and that this machine can reach its port"
         ) from error
 
 
-def _where_auto_leads() -> str:
-    """RAY_ADDRESS, a cluster that runs here, or the one that Ray has written down, which may have ended long ago."""
+def _auto_address() -> str:
+    """RAY_ADDRESS, a cluster that runs here, or the last one that Ray has recorded, which may have ended."""
     try:
         return str(ray()._private.services.get_ray_address_from_environment("auto", None))
     except ConnectionError as error:
         raise PreflightError(
-            "ray_address='auto': no Ray cluster is running here; start one (`ray start --head`), have this machine "
-            "join one (`ray start --address host:port`), or leave the address out for a cluster of the program's own"
+            "ray_address='auto': no Ray cluster is running here; start one (`ray start --head`), join one with this "
+            "machine (`ray start --address host:port`), or omit the address for a private cluster"
         ) from error
 
 
@@ -227,7 +229,7 @@ def _signals_kept() -> Iterator[None]:
 
 
 def shut_down() -> None:
-    """End what was started here, and nothing else."""
+    """End the cluster if it was started here."""
     global _ours
     if _ours == os.getpid() and _connected_to() is not None:  # guard: only-our-own-cluster-is-ended
         ray().shutdown()
@@ -236,12 +238,12 @@ def shut_down() -> None:
 
 
 def own() -> bool:
-    """Whether the cluster was started here. Then it has this machine's cores, and nobody else wants them."""
+    """Whether the cluster was started here. It then has this machine's cores, and no other program uses it."""
     return _ours is not None and _connected_to() is not None
 
 
 def cores(options: RayOptions) -> int:
-    """How many workers the cluster has room for."""
+    """Number of workers that fit in the cluster."""
     connect(options)
     if own() and not _cpus_that_count(options):
         return machine.usable_cores()
@@ -250,16 +252,16 @@ def cores(options: RayOptions) -> int:
 
 
 def check(workers: int, options: RayOptions) -> None:
-    """That there is room at all; whoever else has it now may leave."""
+    """Check that the cluster is large enough; parts that are in use now may become free."""
     for kind, each in (("CPU", _cpus_that_count(options)), ("GPU", options.gpus_per_worker)):
         needed, there = workers * each, _resource(kind)
         if needed > there:  # guard: what-a-cluster-lacks-is-refused
             raise PreflightError(
-                f"{workers} workers with {each:g} {kind}s each need {needed:g}, and the Ray cluster has {there:g}: "
+                f"{workers} workers with {each:g} {kind}s each need {needed:g}, but the Ray cluster has {there:g}: use "
                 f"fewer workers, or a smaller {kind.lower()}s_per_worker"
             )
         free, give_up = _free(kind), time.monotonic() + SOON_FREE_S
-        while needed > free and time.monotonic() < give_up:  # what was closed just now is free in a moment
+        while needed > free and time.monotonic() < give_up:  # resources of closed actors become free with a delay
             time.sleep(SOON_FREE_S / 10)
             free = _free(kind)
         if needed > free:
@@ -269,20 +271,20 @@ def check(workers: int, options: RayOptions) -> None:
 
 
 def _cpus_that_count(options: RayOptions) -> float:
-    """Per worker. Of a cluster of our own nobody else wants anything, and workers may be more than cores; but whoever
-    wants several for each must have them."""
+    """CPUs to reserve per worker: none in a private cluster, where there may be more workers than cores, unless each
+    worker needs several."""
     return 0.0 if own() and options.cpus_per_worker <= 1 else options.cpus_per_worker
 
 
 def nodes_with(kind: str, count: float) -> list[str]:
-    """Those that have so much left, as far as the cluster knows; this program's first."""
+    """Nodes with at least `count` free of a resource, as far as the cluster knows; this program's node first."""
     here = ray().get_runtime_context().get_node_id()
     left = ray()._private.state.available_resources_per_node()
     return sorted((node for node in left if left[node].get(kind, 0.0) >= count), key=lambda node: node != here)
 
 
 def on_node(node: str) -> Any:
-    """A strategy: there. It waits for room for ever if there is none."""
+    """Scheduling strategy for this node. It waits without limit if the node has no room."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node, soft=True)
@@ -298,10 +300,10 @@ def _resource(kind: str) -> float:
 
 @contextlib.contextmanager
 def own_modules_by_value(things: Iterable[Any]) -> Iterator[None]:
-    """While these are packed for nodes elsewhere, pickle the caller's own modules, which are not installed there, by
+    """While these objects are pickled for other nodes, pickle the user's own modules, which are not installed there, by
     value."""
-    found = [] if own() else [m for m in _modules_of(things) if _is_the_callers(m)]
-    registered = [m for m in found if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
+    modules = [] if own() else [m for m in _modules_of(things) if _is_users_own(m)]
+    registered = [m for m in modules if m.__name__ not in cloudpickle.list_registry_pickle_by_value()]
     for module in registered:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -312,7 +314,7 @@ def own_modules_by_value(things: Iterable[Any]) -> Iterator[None]:
 
 
 def used_by(assignments: Any) -> list[Any]:
-    """Factories, wrappers, arguments and reset plans of the user's that the workers need."""
+    """The user's factories, wrappers, arguments and reset plans that the workers need."""
     recipes = [recipe for a in assignments for recipe in a.recipes]
     used = [thing for r in recipes for thing in (r.source, *r.wrappers, *r.kwargs.values())]
     return used + [a.config.reset_plan for a in assignments]
@@ -324,7 +326,7 @@ def _modules_of(things: Iterable[Any]) -> list[ModuleType]:
 
 
 def _places_of(thing: Any) -> list[str]:
-    """The modules that a thing is from: also of what is inside a partial, or behind a Gymnasium id."""
+    """The modules that define an object, also inside a partial or behind a Gymnasium id."""
     if isinstance(thing, functools.partial):
         return [name for part in (thing.func, *thing.args, *thing.keywords.values()) for name in _places_of(part)]
     entry = getattr(thing, "entry_point", None)
@@ -333,8 +335,8 @@ def _places_of(thing: Any) -> list[str]:
     return [getattr(entry or thing, "__module__", None) or type(entry or thing).__module__]
 
 
-def _is_the_callers(module: ModuleType) -> bool:
-    """Not installed, and not ours."""
+def _is_users_own(module: ModuleType) -> bool:
+    """Whether a module is neither installed nor part of multiverse."""
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), None)
     if file is None or module.__name__ == "multiverse":
         return False

@@ -1,8 +1,8 @@
-"""Workers on Ray: for each an actor, and in the caller a thread that is its stand-in.
+"""Workers on Ray: each is an actor, with a proxy thread in the caller.
 
-The stand-in is to the executor what a worker thread is: it takes requests from a mailbox and answers them. It has them
-done by its actor, to which it sends what has changed in the rows of its envs, and from which it hears the same
-(`ipc/mirror.py`). So a rollout is one call: weights there, rows back.
+For the executor the proxy is a worker thread: it takes requests from a mailbox and answers them. It forwards them to
+its actor; both sides send the changes in the rows of their envs (`Mirror` in `ipc/block.py`). So a rollout is one
+call, with the weights as its argument and the rows as its result.
 """
 
 from __future__ import annotations
@@ -20,54 +20,51 @@ import psutil
 
 from multiverse.adapters.registered import additions
 from multiverse.core.errors import ClusterGone
-from multiverse.core.failures import HOW_TO_GO_ON
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.failures import HOW_TO_CONTINUE
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, RayOptions
-from multiverse.core.views import Array, Views
 from multiverse.executors import ray_cluster
-from multiverse.executors.hosts import WorkerHost
-from multiverse.executors.life import Death, State
 from multiverse.executors.process import pickled
 from multiverse.executors.ray_actor import RayActor
+from multiverse.executors.worker_host import Death, State, WorkerHost
 from multiverse.executors.worker_loop import CLOSE, ROWS, RUN, WITH_OBJECTS, Assignment, Surroundings
-from multiverse.ipc.block import private_arrays
+from multiverse.ipc.block import Mirror, private_arrays
 from multiverse.ipc.doorbell import new_doorbell
 from multiverse.ipc.link import PackedLink, QueueLink
 from multiverse.ipc.mailbox import CONTROL, CallerMailbox, WorkerMailbox
-from multiverse.ipc.mirror import Mirror
 from multiverse.ipc.waiting import WaitSet
 
 log = logging.getLogger("multiverse")
 
 LOOK_EVERY_S = 0.1
 ASK_EVERY_S = 1.0
-"""Of an actor in the middle of a rollout: which row it is in."""
+"""Interval at which an actor is asked for its current row during a rollout."""
 ANSWER_S = 1.0
 END_S = 5.0
-WORTH_STORING, WORTH_STORING_HERE = 65_536, 524_288
-"""Bytes that go to all actors alike, to nodes elsewhere and on this one; fewer go along with each call."""
+LEAST_STORED, LEAST_STORED_HERE = 65_536, 524_288
+"""Bytes from which a message to all actors is put in the object store, for a cluster with other nodes and for a private
+one; smaller messages are sent with each call."""
 
 
 class _GivenUp(Exception):
-    """The caller does not want this worker any more."""
+    """The caller has abandoned this worker."""
 
 
 class _Gone(Exception):
-    """The cluster has ended, or somebody has called `ray.shutdown()`: whatever is asked of Ray then looks for another
-    cluster to join."""
+    """The cluster has ended, or `ray.shutdown()` was called. A further call of Ray would join another cluster."""
 
 
-class Sent:
-    """What goes to all actors alike (a rollout's weights): in the object store once."""
+class SharedMessages:
+    """Messages that all actors get (a rollout's weights), put in the object store once."""
 
     def __init__(self, here: bool = False) -> None:
         self._last: tuple[Any, Any] = (None, None)
         self._lock = threading.Lock()
-        self._enough = WORTH_STORING_HERE if here else WORTH_STORING
+        self._least_bytes = LEAST_STORED_HERE if here else LEAST_STORED
 
     def reference(self, message: bytes | None) -> Any:
-        """None of what is not worth it."""
-        if message is None or len(message) < self._enough:
+        """Reference of a stored message; None if it is too small to store."""
+        if message is None or len(message) < self._least_bytes:
             return None
         with self._lock:
             if self._last[0] is not message:
@@ -76,33 +73,33 @@ class Sent:
 
 
 class RayLife:
-    """An actor and its stand-in."""
+    """An actor and its proxy."""
 
     def __init__(
-        self, assignment: Assignment, actor: Any, link: QueueLink, sent: Sent, options: dict[str, Any]
+        self, assignment: Assignment, actor: Any, link: QueueLink, shared: SharedMessages, options: dict[str, Any]
     ) -> None:
-        self._env_ids, self._actor, self._link, self._sent = assignment.config.env_ids, actor, link, sent
+        self._env_ids, self._actor, self._link, self._shared = assignment.config.env_ids, actor, link, shared
         self._options = options
         self._ray, self._cluster = ray_cluster.ray(), ray_cluster.living()
         self._ended = new_doorbell()
         self._cause = "ended"
-        self.node_in_doubt: str | None = None  # it may be gone, and its cluster not know it yet
+        self.node_in_doubt: str | None = None  # a node that may be lost without the cluster knowing it yet
         self._bindings: queue.SimpleQueue[tuple[Views, WorkerMailbox, bool] | None] = queue.SimpleQueue()
         self._mailbox: WorkerMailbox | None = None
         self._given_up = False
         self._process: tuple[int, str] | None = None  # pid and node
-        self._here: psutil.Process | None = None  # if that is this one
+        self._here: psutil.Process | None = None  # the process, if it runs on this node
         self._thread = threading.Thread(target=self._run, name=f"multiverse-ray-{assignment.worker}", daemon=True)
         self._thread.start()
 
-    # -- as the executor sees it -------------------------------------------------------------------------------
+    # -- for the executor --------------------------------------------------------------------------------------
     @property
     def sentinel(self) -> int:
         return self._ended.wait_fd
 
     @property
     def pid(self) -> int | None:
-        """If it runs on this machine."""
+        """Pid of the actor's process, if it runs on this machine."""
         return None if self._here is None else self._here.pid
 
     def connect(self, views: Views, mailbox: WorkerMailbox, replacing: bool) -> None:
@@ -113,28 +110,28 @@ class RayLife:
         if self._lives_on():
             return Death(f"lost its Ray actor{where}: {self._cause}", "its process was killed, or its node is gone")
         gone = "the Ray cluster is gone (one of its processes has ended, or ray.shutdown() was called)"
-        return Death(f"lost its Ray actor{where}", f"{gone}; {HOW_TO_GO_ON}", error=ClusterGone)
+        return Death(f"lost its Ray actor{where}", f"{gone}; {HOW_TO_CONTINUE}", error=ClusterGone)
 
     def _lives_on(self) -> bool:
-        """The cluster that the actor is in."""
+        """Whether the actor's cluster is still there."""
         return self._cluster is not None and ray_cluster.living() is self._cluster
 
     def state(self) -> State:
         if self._process is None:
             needs = ", ".join(f"{value:g} {name}" for name, value in self._options.items() if value) or "nothing"
             return State(
-                f"its Ray actor has not answered yet; it waits for a node with {needs} free, or builds its envs"
+                f"its Ray actor has not answered yet; it is waiting for a node with {needs} free, or building its envs"
             )
         try:
             _, stack, rss_bytes = self._ray.get(self._ask("state"), timeout=ANSWER_S)
         except Exception as error:
-            return State(f"its Ray actor does not say what it is doing ({type(error).__name__})")
-        return State("its Ray actor lives", stack, rss_bytes)
+            return State(f"its Ray actor does not report its state ({type(error).__name__})")
+        return State("its Ray actor is running", stack, rss_bytes)
 
     def end(self, deadline: float) -> bool:
-        """By itself if it was asked to, or by force."""
+        """Wait until the deadline for an actor that was asked to close, then kill it."""
         if self._ended.wait_fd < 0:
-            return True  # it has been
+            return True  # ended before
         if self._mailbox is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
         self._given_up = True
@@ -154,16 +151,16 @@ class RayLife:
         try:
             if self._lives_on():
                 self._ray.kill(self._actor)  # guard: an-actor-is-ended
-        except Exception:  # the cluster is gone, and the actor with it
+        except Exception:  # the cluster has ended, and the actor with it
             pass
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        """A call of the actor's."""
+        """Call a method of the actor."""
         if not self._lives_on():  # guard: no-other-cluster-is-joined
             raise _Gone
         return getattr(self._actor, method).remote(*arguments)
 
-    # -- the stand-in ------------------------------------------------------------------------------------------
+    # -- the proxy thread --------------------------------------------------------------------------------------
     def _run(self) -> None:
         try:
             self._serve()
@@ -181,11 +178,11 @@ class RayLife:
             self._ended.ring()
 
     def _serve(self) -> None:
-        word, pid, node = self._answer(self._ask("described"))
+        description, pid, node = self._answer(self._ask("described"))
         self._process = pid, node
         if node == self._ray.get_runtime_context().get_node_id():
             self._here = psutil.Process(pid)
-        self._link.send_packed(word, 0)
+        self._link.send_packed(description, 0)
         binding = self._bindings.get()
         if binding is None:
             raise _GivenUp
@@ -204,47 +201,47 @@ class RayLife:
                 return
             follows = command in (RUN, ROWS) or command & WITH_OBJECTS
             message = self._message(mailbox.sequence) if follows else None
-            stored = self._sent.reference(message)
-            along = message if stored is None else None
-            asked = self._ask("request", pickle.dumps((command, mailbox.sequence, along, mirror.changes())), stored)
-            flags, reply, row, changes = pickle.loads(self._answer(asked, mailbox if command == ROWS else None))
+            stored = self._shared.reference(message)
+            inline = message if stored is None else None
+            call = self._ask("request", pickle.dumps((command, mailbox.sequence, inline, mirror.changes())), stored)
+            flags, reply, row, changes = pickle.loads(self._answer(call, mailbox if command == ROWS else None))
             mirror.apply(changes)
             if command == ROWS:
-                mailbox.go_on(row)
+                mailbox.advance_to(row)
             mailbox.reply(flags)
             if reply is not None:
                 self._link.send_packed(reply, mailbox.sequence)
 
     def _message(self, number: int) -> Any:
-        """What follows a request; the leavings of interrupted ones are passed over."""
+        """The message of a request; messages of earlier, interrupted requests are dropped."""
         while True:
             while not self._link.poll(LOOK_EVERY_S):
                 if self._given_up:
                     raise _GivenUp
-            found, message = self._link.receive()
-            if found == number:
+            message_number, message = self._link.receive()
+            if message_number == number:
                 return message
 
-    def _answer(self, asked: Any, rows: WorkerMailbox | None = None) -> Any:
-        """Of the actor; in the middle of `rows` it is told to stop, and asked how far it is."""
-        told, row, ask_at = False, 0, time.monotonic() + ASK_EVERY_S
+    def _answer(self, call: Any, rows: WorkerMailbox | None = None) -> Any:
+        """The actor's answer to a call. During a rollout (`rows`) forward stop requests, and poll its progress."""
+        stop_sent, row, ask_at = False, 0, time.monotonic() + ASK_EVERY_S
         while True:
             try:
-                return self._ray.get(asked, timeout=LOOK_EVERY_S)
+                return self._ray.get(call, timeout=LOOK_EVERY_S)
             except self._ray.exceptions.GetTimeoutError:
                 pass
             if self._given_up:
                 raise _GivenUp
             if not self._lives_on():
                 raise _Gone
-            if rows is not None and rows.stopping and not told:
-                told = True
+            if rows is not None and rows.stopping and not stop_sent:
+                stop_sent = True
                 self._ask("stop", rows.sequence)
             if rows is not None and time.monotonic() > ask_at:
                 before, ask_at = row, time.monotonic() + ASK_EVERY_S
                 row = self._row(row)
                 if row != before:
-                    rows.still_at_it()
+                    rows.note_progress()
 
     def _row(self, last: int) -> int:
         try:
@@ -269,41 +266,41 @@ class RayWorkers:
     def __init__(self) -> None:
         self.hosts: list[WorkerHost] = []
         self._assignments: dict[int, tuple[Assignment, bytes]] = {}
-        self._options, self._sent = RayOptions(), Sent()
+        self._options, self._shared = RayOptions(), SharedMessages()
 
     def start(self, assignments: Sequence[Assignment], plan: Plan) -> None:
         self._options = plan.ray or RayOptions()
         ray_cluster.connect(self._options)
         ray_cluster.check(len(assignments), self._options)
-        self._sent = Sent(ray_cluster.own())
+        self._shared = SharedMessages(ray_cluster.own())
         with ray_cluster.own_modules_by_value(ray_cluster.used_by(assignments)):
             data = pickled(assignments)
         self._assignments = {a.worker: (a, bytes_) for a, bytes_ in zip(assignments, data)}
         for worker in self._assignments:
-            self.hosts.append(self._started(worker, self._wanted(), "SPREAD"))
+            self.hosts.append(self._started(worker, self._resources(), "SPREAD"))
 
     def _surroundings(self) -> Surroundings:
-        """With the whole registry: what a node's fresh process has in its own is not known here."""
+        """The caller's surroundings with its whole registry, because that of a node's process is not known here."""
         with ray_cluster.own_modules_by_value(gymnasium.registry.values()):
             return Surroundings.here(additions())
 
-    def _wanted(self) -> dict[str, float]:
-        """Of a cluster of our own nobody else wants anything, and there may be more workers than cores."""
+    def _resources(self) -> dict[str, float]:
+        """Resources to reserve per worker. No CPUs in a private cluster, which may have more workers than cores."""
         return {
             "num_cpus": 0.0 if ray_cluster.own() else self._options.cpus_per_worker,
             "num_gpus": self._options.gpus_per_worker,
         }
 
-    def _started(self, worker: int, wanted: dict[str, float], where: Any) -> RayHost:
+    def _started(self, worker: int, resources: dict[str, float], strategy: Any) -> RayHost:
         assignment, data = self._assignments[worker]
         actor = (
             ray_cluster.ray()
             .remote(RayActor)
-            .options(**wanted, max_concurrency=3, max_restarts=0, scheduling_strategy=where)
+            .options(**resources, max_concurrency=3, max_restarts=0, scheduling_strategy=strategy)
             .remote(self._surroundings(), data)
         )
         ours, theirs = PackedLink.beside()
-        life = RayLife(assignment, actor, theirs, self._sent, wanted)
+        life = RayLife(assignment, actor, theirs, self._shared, resources)
         return RayHost(worker, assignment.config.env_ids, ours, life)
 
     def arrays(self, fields: Sequence[Field]) -> dict[FieldName, Array]:
@@ -315,22 +312,21 @@ class RayWorkers:
             host.connect(views)
 
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
-        """On a node that is surely there, if the worker may have gone with its own."""
+        """Start a worker again, on another node if its node may be lost."""
         assert isinstance(host, RayHost)
-        wanted, lost = self._wanted(), host.life.node_in_doubt
-        there = ray_cluster.nodes_with("CPU", 0.0)
-        if not there:
-            raise ClusterGone(host.worker, host.env_ids, "has no node of the Ray cluster left to go to", HOW_TO_GO_ON)
-        free = [node for node in ray_cluster.nodes_with("CPU", wanted["num_cpus"]) if node != lost]
+        resources, lost = self._resources(), host.life.node_in_doubt
+        nodes = ray_cluster.nodes_with("CPU", 0.0)
+        if not nodes:
+            raise ClusterGone(host.worker, host.env_ids, "cannot be restarted: no Ray nodes are left", HOW_TO_CONTINUE)
+        free = [node for node in ray_cluster.nodes_with("CPU", resources["num_cpus"]) if node != lost]
         if not free:  # guard: a-lost-node-is-done-without
             log.warning(
-                "worker %d: no node of the Ray cluster has %g CPUs free; it shares those of others from now on",
+                "worker %d: no node of the Ray cluster has %g CPUs free; from now on it shares CPUs with other workers",
                 host.worker,
-                wanted["num_cpus"],
+                resources["num_cpus"],
             )
-            wanted["num_cpus"], free = 0.0, [node for node in there if node != lost] or there
-        where = "SPREAD" if lost is None else ray_cluster.on_node(free[0])
-        new = self._started(host.worker, wanted, where)
+            resources["num_cpus"], free = 0.0, [node for node in nodes if node != lost] or nodes
+        new = self._started(host.worker, resources, "SPREAD" if lost is None else ray_cluster.on_node(free[0]))
         try:
             check(new)
             new.connect(views, replacing=True)
@@ -340,14 +336,14 @@ class RayWorkers:
         return new
 
     def abandon(self) -> None:
-        pass  # they end with their hosts
+        pass  # the actors end with their hosts
 
     def close(self) -> None:
         pass
 
 
 def _in_a_line(error: BaseException) -> str:
-    """The reason that Ray gives, without its advice."""
+    """The reason in Ray's message, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     reason = next((line for line in lines if line.startswith(("The actor is dead", "The node"))), lines[0])
     return f"{type(error).__name__}: {reason.split('. ')[0]}"

@@ -1,7 +1,7 @@
-"""Many steps in one request: every host goes through the rows of a rollout by itself, and the caller waits for all.
+"""Many steps in one request: every host fills the rows of a rollout independently, and the caller waits for all.
 
-A row is as good as a step of its own: its deadline is that of a step, and a worker that is lost in it costs that row
-only: the worker that replaces it goes on with the next one.
+A row has the guarantees of a step: its time limit is that of a step, and if a worker is lost, only its current row is:
+the worker that replaces it continues with the next one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,25 @@ from typing import Any
 
 from multiverse.core.errors import ReplyTimeout, WorkerDied
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import Host, RunFunction, WorkerHost
+from multiverse.executors.hosts import Host
 from multiverse.executors.step_reply import Extras
+from multiverse.executors.worker_host import RunFunction, WorkerHost
 from multiverse.ipc.interrupts import HeldInterrupts
 
 OnLost = Callable[[WorkerHost, int], int]
-"""(a worker that was lost and replaced, the row it was in) → the row to go on with."""
+"""(a worker that was lost and replaced, its row at that time) → the row to continue with."""
 OnAnswer = Callable[[WorkerHost, Extras], None]
-"""(a worker that has answered, what it said)."""
+"""(a worker that has answered, its extras)."""
 Again = Callable[[range], tuple[Any, ...] | None]
-"""(the envs of a worker that has answered) → the arguments with which it begins again; None: not now."""
+"""(the envs of a worker that has answered) → the arguments of its next request; None: not yet."""
 
 REST_S = 0.002
-"""How often it is asked whether somebody who rests may begin again."""
+"""Interval at which `again` is called for resting workers."""
 
 
 class RowRun:
-    """function(env_range, step, go_on, first row, *arguments) on every host, side by side: it takes one step for each
-    row, and calls `go_on(row)` before it; False ends it."""
+    """Runs function(env_range, step, go_on, first row, *arguments) on every host in parallel. The function takes one
+    step per row, and calls `go_on(row)` before it; False stops it."""
 
     def __init__(
         self,
@@ -41,19 +42,20 @@ class RowRun:
         on_answer: OnAnswer | None = None,
         again: Again | None = None,
     ) -> None:
-        """`on_answer`, `again`: nobody waits for anybody, and it goes on until it is stopped."""
+        """`on_answer`, `again`: workers do not wait for each other, and the run continues until it is stopped."""
         self._executor, self._function, self._arguments = executor, function, arguments
         self._should_stop, self._on_lost, self._on_answer, self._again = should_stop, on_lost, on_answer, again
         self._resting: list[WorkerHost] = []
-        self._asked: dict[WorkerHost, tuple[Any, ...]] = {}  # with which arguments
+        self._requests: dict[WorkerHost, tuple[Any, ...]] = {}  # arguments of each worker's last request
         self._waiting: list[WorkerHost] = []
-        self._said: dict[Host, Extras] = {}
-        self._never_told = 0  # env steps of workers that were lost after they were told to stop
+        self._extras: dict[Host, Extras] = {}
+        self._unreported_steps = 0  # env steps of workers that were lost after the stop
         self._own_row = 0  # of the caller's own share
         self.stopped = False
 
     def run(self) -> dict[Host, Extras]:
-        """What the hosts had to say. An env that failed stops all of them, and so does `should_stop`."""
+        """Run until all hosts have finished; returns their extras. A failed env stops all hosts, as does
+        `should_stop`."""
         executor = self._executor
         try:
             self._ask(executor.workers, 0, self._arguments)
@@ -70,60 +72,60 @@ class RowRun:
         except BaseException:
             self._stop()
             raise
-        return self._said
+        return self._extras
 
     def env_steps(self) -> int:
-        """Taken so far, and `on_answer` has not been told of."""
+        """Number of env steps taken so far that were not passed to `on_answer`."""
         executor = self._executor
         own = 0 if executor.local is None else self._own_row * len(executor.local.env_ids)
         workers = executor.workers if self._on_answer is None else self._waiting
-        return own + self._never_told + sum(worker.mailbox.row * len(worker.env_ids) for worker in workers)
+        return own + self._unreported_steps + sum(worker.mailbox.row * len(worker.env_ids) for worker in workers)
 
     def _ask(self, workers: Sequence[WorkerHost], row: int, arguments: tuple[Any, ...]) -> None:
         executor = self._executor
         executor.memory.check(time.monotonic(), executor.workers, workers)
-        prepared = workers[0].prepare(self._function, (row, *arguments)) if workers else None  # alike for all
+        prepared = workers[0].prepare(self._function, (row, *arguments)) if workers else None  # equal for all
         executor.number += 1
         with HeldInterrupts():
             for worker in workers:
-                self._asked[worker] = arguments
+                self._requests[worker] = arguments
                 worker.post_rows(executor.number, prepared, row)
                 self._waiting.append(worker)
 
     def _hear(self, worker: WorkerHost) -> None:
-        """It has answered, or is lost."""
+        """Handle a worker that has answered, or is lost."""
         executor = self._executor
         if worker not in executor.lost:
             try:
-                said = worker.finish_run()
+                extras = worker.finish_run()
             except (WorkerDied, ReplyTimeout) as error:
                 executor.recover_cut_off(worker, error)
             else:
                 self._waiting.remove(worker)
-                self._take(worker, said)
+                self._take(worker, extras)
                 if self._on_answer is not None:
-                    self._on_answer(worker, said)
+                    self._on_answer(worker, extras)
                     self._resting.append(worker)
                 return
         self._waiting.remove(worker)
-        was_in = executor.lost[worker].row
-        row = self._on_lost(worker, was_in)
+        lost_row = executor.lost[worker].row
+        row = self._on_lost(worker, lost_row)
         if not self.stopped:
-            self._ask([worker], row, self._asked[worker])  # guard: a-lost-worker-costs-one-row
+            self._ask([worker], row, self._requests[worker])  # guard: a-lost-worker-costs-one-row
         elif self._on_answer is not None:
-            self._never_told += was_in * len(worker.env_ids)
+            self._unreported_steps += lost_row * len(worker.env_ids)
 
     def _wake(self) -> None:
-        """Whoever may begin again."""
+        """Send the next request to resting workers that may begin it."""
         assert self._again is not None
         for worker in self._resting[:]:
             if (arguments := self._again(worker.env_ids)) is not None:
                 self._resting.remove(worker)
                 self._ask([worker], 0, arguments)
 
-    def _take(self, host: Host, said: Extras) -> None:
-        self._said[host] = said
-        if any(step.failures for step in said.before):
+    def _take(self, host: Host, extras: Extras) -> None:
+        self._extras[host] = extras
+        if any(step.failures for step in extras.before):
             self._stop()
 
     def _anything_new(self) -> bool:
@@ -132,7 +134,7 @@ class RowRun:
         return bool(self._executor.lost) or any(worker.answered() for worker in self._waiting)
 
     def _go_on(self, row: int) -> bool:
-        """Before every row of the caller's own share."""
+        """Called before every row of the caller's own share."""
         self._own_row = row
         if not self.stopped and self._should_stop():
             self._stop()

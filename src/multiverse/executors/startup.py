@@ -1,7 +1,7 @@
-"""From a plan to a running executor, in two halves.
+"""Start-up: from a plan to a running executor, in two halves.
 
 `open_envs` starts the workers in parallel and compares their envs; `OpenedEnvs.bind` allocates the block and connects
-all hosts to it. Between the two the spaces are known, so the caller can decide what else the block must hold.
+all hosts to it. In between the spaces are known, so the caller can add further fields to the block.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from multiverse.adapters.registered import with_code
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, RemoteError, SpacesDiffer
 from multiverse.core.imports import refuse_in_import
-from multiverse.core.layout import EPISODES, Field, Layout
+from multiverse.core.layout import EPISODES, Field, Layout, Views
 from multiverse.core.plan import DEFAULT_TIMEOUTS, Plan, Timeouts, autoreset_for
-from multiverse.core.views import Views
 from multiverse.executors import machine, preflight
 from multiverse.executors.backends import backend_of
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.executor import Executor
-from multiverse.executors.hosts import Host, LocalHost, WorkerHost
+from multiverse.executors.hosts import Host, LocalHost
 from multiverse.executors.launch import crash_report, output
-from multiverse.executors.patience import Patience
 from multiverse.executors.supervisor import Supervisor
+from multiverse.executors.worker_host import WorkerHost
 from multiverse.executors.worker_loop import Assignment, Described, difference_between
 from multiverse.executors.worker_memory import WorkerMemory
+from multiverse.executors.worker_waits import Patience
 from multiverse.ipc.block import private_arrays, size_of
 from multiverse.ipc.interrupts import stop_waiting
 from multiverse.ipc.mailbox import control_field
@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.02
 
 
 def ranges(num_envs: int, parts: int) -> list[range]:
-    """Contiguous, as equal as can be; the later parts get the remainder, for the caller's own share comes first."""
+    """Contiguous ranges of nearly equal size. Later ranges get the remainder, because the caller's share is first."""
     bounds = [num_envs * i // parts for i in range(parts + 1)]
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
@@ -58,11 +58,11 @@ def open_envs(
     bounds_may_differ: bool = False,
     patience_s: float | None = None,
 ) -> OpenedEnvs:
-    """Envs that are built and described, or an error and nothing left behind: `TooSlow` if building outlasts
-    `patience_s`. Bind or close them.
+    """Build and describe the envs; bind or close the result. An error leaves nothing behind; `TooSlow` is raised if
+    building takes longer than `patience_s`.
 
-    `config`: of all envs; each worker is sent its part of it, the tasks included. `bounds_may_differ`: observation
-    spaces need equal shapes and dtypes only; the description is env 0's.
+    `config`: for all envs; each worker gets its part, with all tasks. `bounds_may_differ`: observation spaces need
+    equal shapes and dtypes only; the description is that of env 0.
     """
     config = config or RangeConfig(env_ids=range(len(recipes)))
     backend = backend_of(plan.executor)
@@ -87,11 +87,11 @@ def open_envs(
 
 
 class TooSlow(MultiverseError):
-    """Building the envs outlasts the caller's patience."""
+    """Building the envs takes longer than `patience_s`."""
 
 
 class OpenedEnvs:
-    """Hosts whose envs are built, and what these are (`description`). `bind` them, or `close` them."""
+    """Hosts whose envs are built, and the envs' `description`. `bind` or `close` them."""
 
     description: EnvDescription
 
@@ -107,13 +107,13 @@ class OpenedEnvs:
         with self._abandoned_on_error():
             if self._team is not None:
                 self._team.start(assignments, plan)
-            if self._own is not None:  # while the workers build theirs
+            if self._own is not None:  # while the workers build their envs
                 self._local = LocalHost(_build_here(self._own))
             description = self._compared(self._descriptions())
             self.description = replace(description, spec=with_code(description.spec))
 
     def bind(self, fields: Sequence[Field] = ()) -> Executor:
-        """The executor, over one block that holds these `fields` too."""
+        """The executor, over one block with these additional `fields`."""
         num_envs, description = sum(len(share.recipes) for share in self._shares), self.description
         same_step = autoreset_for(self._config.autoreset, description.kind) == "same_step"
         with self._abandoned_on_error():
@@ -127,7 +127,7 @@ class OpenedEnvs:
             executor = Executor(hosts, views, self.plan.waiting, self._team)
             policy, tasks = self._config.failures, self._config.tasks
             executor.timeouts, executor.known_tasks = self._timeouts, None if tasks is None else len(tasks)
-            # A Ray actor's steps are not timed here, and a thread is not replaced.
+            # Steps of Ray actors are not timed here, and threads are not replaced.
             adapts = self._timeouts.adapts and self._backend.processes and policy.restarts
             executor.patience = Patience(self._timeouts.step_s, adapts)
             executor.memory = WorkerMemory(policy.worker_memory_bytes)
@@ -139,7 +139,7 @@ class OpenedEnvs:
             return executor
 
     def close(self) -> None:
-        """End the hosts; only before `bind`, after which the executor does."""
+        """End the hosts. Only before `bind`; afterwards close the executor."""
         self._abandon(time.monotonic() + self._timeouts.close_s)
 
     @property
@@ -148,7 +148,7 @@ class OpenedEnvs:
 
     @contextmanager
     def _abandoned_on_error(self) -> Iterator[None]:
-        """Nothing stays running behind an error."""
+        """End all hosts if there is an error."""
         try:
             yield
         except (TooSlow, KeyboardInterrupt):
@@ -159,15 +159,15 @@ class OpenedEnvs:
             raise
 
     def _descriptions(self) -> list[Described]:
-        """Each host's first word, with a line of progress when it takes long."""
-        words: dict[int, Described] = {}
+        """Each host's description of its envs, with progress messages if it takes long."""
+        received: dict[int, Described] = {}
         waiting = list(self._workers)
         report_at = time.monotonic() + PROGRESS_AFTER_S
         while waiting:
             stop_waiting()
             waiting[0].link.poll(LOOK_EVERY_S)
             for worker in [w for w in waiting if w.link.poll(0)]:
-                words[worker.worker] = worker.described("could not be built", _import_hint)
+                received[worker.worker] = worker.described("could not be built", _import_hint)
                 waiting.remove(worker)
             if waiting:
                 self._check_patience(waiting[0])
@@ -175,24 +175,24 @@ class OpenedEnvs:
                 log.warning("starting: %d of %d workers ready", len(self._workers) - len(waiting), len(self._workers))
                 report_at += PROGRESS_AFTER_S
         own = [self._local.described(self._own.bounds_may_differ)] if self._local and self._own else []
-        return own + [words[w.worker] for w in self._workers]
+        return own + [received[w.worker] for w in self._workers]
 
     def _check_patience(self, worker: WorkerHost) -> None:
-        """An env whose constructor hangs must not hang the program: building gets the time of a reset."""
+        """Raise if building takes too long: it has the time limit of a reset."""
         waited_s, limit_s = time.monotonic() - self._began_at, self._timeouts.reset_s
         if self._patience_s is not None and waited_s > self._patience_s:
             raise TooSlow(f"the worker did not answer within {self._patience_s:.0f} s")
         if limit_s is not None and waited_s > limit_s:
             raise worker.hung(limit_s)
 
-    def _compared(self, words: list[Described]) -> EnvDescription:
-        """The one description all envs share."""
-        first = words[0].first
-        for share, word in zip(self._shares, words):
+    def _compared(self, described: list[Described]) -> EnvDescription:
+        """The description that all envs share; `SpacesDiffer` if they differ."""
+        first = described[0].first
+        for share, part in zip(self._shares, described):
             ids = share.config.env_ids
-            difference = difference_between(first, word.first, share.bounds_may_differ)
-            found = {ids.start: difference} if difference else word.differences
-            for env_id, text in found.items():
+            difference = difference_between(first, part.first, share.bounds_may_differ)
+            differences = {ids.start: difference} if difference else part.differences
+            for env_id, text in differences.items():
                 kind = text.partition(" ")[0]
                 message = f"env {env_id} has {text} (env 0's); the envs of one batch must have equal spaces"
                 raise SpacesDiffer(message, kind)
@@ -231,9 +231,9 @@ def _build_here(own: Assignment) -> EnvRange:
 
 
 def _import_hint(error: RemoteError) -> str:
-    """Only where the caller has the module: elsewhere the error says all there is to say."""
+    """A hint for a failed import if the caller can import the module; '' otherwise."""
     missing = re.search(r"No module named '(\w+)", error.message)
     here = missing is not None and (missing[1] in sys.modules or importlib.util.find_spec(missing[1]) is not None)
     if here:  # guard: a-failing-import-comes-with-a-hint
-        return "Hint: the worker looks for modules where this program does (sys.path); is the package installed there?"
+        return "Hint: workers import modules from this program's sys.path. Check that the package is installed there."
     return ""

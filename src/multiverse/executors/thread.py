@@ -1,4 +1,4 @@
-"""Worker threads: for envs whose step releases the GIL. They never spin: a looking thread would hold it."""
+"""Worker threads, for envs whose step releases the GIL. They never spin, because a spinning thread would hold it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from multiverse.core.errors import PreflightError, RemoteError
-from multiverse.core.layout import Field, FieldName
+from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan
-from multiverse.core.views import Array, Views
 from multiverse.executors import preflight, worker_loop
-from multiverse.executors.hosts import WorkerHost
 from multiverse.executors.launch import crash_report
-from multiverse.executors.life import Death, State
+from multiverse.executors.worker_host import Death, State, WorkerHost
 from multiverse.executors.worker_loop import Assignment
 from multiverse.ipc.block import private_arrays
 from multiverse.ipc.doorbell import new_doorbell
@@ -26,11 +24,11 @@ from multiverse.ipc.waiting import WaitSet
 
 
 class _StartGivenUp(Exception):
-    """The caller does not want the envs any more."""
+    """The caller has abandoned the envs."""
 
 
 class ThreadLife:
-    """Threads are daemons: one that hangs in an env cannot be killed, but does not keep the program from ending."""
+    """Life of a worker thread, a daemon: if it hangs it cannot be killed, but the program can end."""
 
     pid = None
 
@@ -46,8 +44,8 @@ class ThreadLife:
             self._ended.close()
             # guard: a-thread-that-cannot-start-is-refused
             raise PreflightError(
-                f"worker {assignment.worker} cannot be started: {error}; the limit of processes (ulimit -u) is that of "
-                "threads too: fewer workers, or executor='serial'"
+                f"worker {assignment.worker} cannot be started: {error}. The limit of processes (ulimit -u) also "
+                "counts threads: raise it, use fewer workers, or executor='serial'"
             ) from error
 
     @property
@@ -74,15 +72,15 @@ class ThreadLife:
         except _StartGivenUp:
             pass
         # guard: sys-exit-ends-its-thread-only
-        except BaseException as error:  # SystemExit too: an env that calls sys.exit() ends its thread only
+        except BaseException as error:  # also SystemExit: an env that calls sys.exit() ends only its thread
             self._cause = f"was ended by {type(error).__name__}: {error}"
-            self._link.send(RemoteError.of(error))  # heard while it starts; later its end is seen by its sentinel
+            self._link.send(RemoteError.of(error))  # received during the start; later its sentinel reports the end
         finally:
             self._ended.ring()
 
 
 def stack_of(thread: threading.Thread) -> str:
-    """Of a thread of this process, innermost frame first, as faulthandler has it."""
+    """Stack of a thread of this process, innermost frame first, in faulthandler's format."""
     frame = sys._current_frames().get(thread.ident or 0)
     frames = reversed(traceback.extract_stack(frame)) if frame is not None else ()
     return "".join(f'  File "{f.filename}", line {f.lineno} in {f.name}\n' for f in frames)
@@ -114,10 +112,10 @@ class Threads:
             host.link.send((views, WorkerMailbox(words, host.worker, bells)))
 
     def start_again(self, host: WorkerHost, views: Views, check: Callable[[WorkerHost], None]) -> WorkerHost:
-        raise host.died()  # a thread cannot be ended from outside, so it is never replaced
+        raise host.died()  # threads cannot be ended, so they are never replaced
 
     def abandon(self) -> None:
-        for host in self.hosts:  # instead of arrays: let them close their envs and end
+        for host in self.hosts:  # instead of arrays: the thread closes its envs and ends
             host.link.send(None)
 
     def close(self) -> None:

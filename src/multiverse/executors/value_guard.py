@@ -1,9 +1,9 @@
-"""The value guard: what envs return is looked at before anybody learns from it.
+"""The value guard: checks the values that envs return before a learner uses them.
 
-A NaN or an infinite number in an observation or a reward ruins a learner for good, and says nothing of where it came
-from once it is in a batch. So each range is looked at as a whole after its envs have stepped, in under a microsecond,
-and closely only when there is something to find.
-Numbers outside their space's bounds are counted and told once: well-known envs leave their boxes.
+A NaN or an infinite number in an observation or a reward ruins a learner permanently, and its origin cannot be found
+once it is in a batch. So each range is checked as a whole after its envs have stepped, in under a microsecond, and row
+by row only if that check fails. Numbers outside their space's bounds are counted, with one warning, because
+observations of well-known envs leave their bounds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import BadValue
 from multiverse.core.failures import OnBadValue
-from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Group, Leaf, leaves
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Array, Group, Leaf, Views, leaves
 from multiverse.ipc.env_rows import env_rows
 from multiverse.ipc.own_columns import RangeColumns
 from multiverse.ipc.space_rows import called
@@ -31,11 +30,11 @@ _clip = _clip.umath.clip  # the ufunc behind np.clip, whose wrapper takes three 
 
 
 class _Watched:
-    """One numeric leaf of some rows of observations, and the bounds it is compared with, all [envs, *shape]; where an
-    env has several agents in the group, [envs, agents, *shape].
+    """One numeric leaf of some rows of observations, and its bounds: all [envs, *shape] or, for groups with several
+    agents, [envs, agents, *shape].
 
-    A float's bounds are finite, so that an infinite number is outside them even where its space has none; integers
-    whose type alone keeps them in bounds have none (None).
+    The bounds of floats are always finite, so that infinite numbers are outside them. They are None for integers whose
+    dtype alone keeps them within the space.
     """
 
     def __init__(self, leaf: Leaf, views: Views, group: Group, env_ids: range, float32: bool) -> None:
@@ -49,37 +48,37 @@ class _Watched:
         self._scratch = np.empty_like(self.rows)
 
     def row(self, i: int) -> _Watched:
-        """The same of one row, over the same memory."""
-        one = copy(self)
+        """A view of one row, over the same memory."""
+        view = copy(self)
         for name in ("rows", "low", "high", "_scratch"):
             array = getattr(self, name)
-            setattr(one, name, None if array is None else array[i : i + 1])
-        return one
+            setattr(view, name, None if array is None else array[i : i + 1])
+        return view
 
     def clean(self) -> Callable[[], bool] | None:
-        """A function that tells whether every number is one, and inside its bounds; None if that cannot fail.
+        """A function that returns whether all numbers are finite and within bounds; None if that is always true.
 
-        Clipping leaves such numbers as they are. Memoryviews are compared by value, so a NaN is never equal to
-        itself; past a few hundred numbers comparing bytes, and a product with zeros to find the NaNs, is faster.
+        Clipping does not change such numbers. Memoryviews are compared by value, so a NaN is never equal to itself;
+        above a few hundred numbers it is faster to compare bytes, and to find NaNs by a product with zeros.
         """
         if self.low is None or self.high is None:
             return None
         clip, values, scratch = _clip, self.rows.reshape(-1), self._scratch.reshape(-1)
         low, high = self.low.reshape(-1), self.high.reshape(-1)
-        plain = values.dtype.char in "fdbBhHiIlLqQ?"  # what memoryviews know
+        plain = values.dtype.char in "fdbBhHiIlLqQ?"  # dtypes that memoryviews can compare
         if values.size == 1 and plain:
             number, least, most = values.data, low.item(), high.item()
             return lambda: least <= number[0] <= most  # guard: a-single-number-is-looked-at
         if values.size <= FEW_NUMBERS and plain:
-            found, expected = memoryview(cast(Any, values)), memoryview(cast(Any, scratch))
+            actual, clipped = memoryview(cast(Any, values)), memoryview(cast(Any, scratch))
 
             def few_are_clean() -> bool:
                 clip(values, low, high, scratch)
-                return found == expected  # guard: observations-are-looked-at
+                return actual == clipped  # guard: observations-are-looked-at
 
             return few_are_clean
         zeros = np.zeros_like(values)
-        dot = values.dot if self.is_float else lambda _: 0  # no whole number is NaN
+        dot = values.dot if self.is_float else lambda _: 0  # integers are never NaN
 
         def many_are_clean() -> bool:
             clip(values, low, high, scratch)
@@ -88,43 +87,43 @@ class _Watched:
 
         return many_are_clean
 
-    # -- closely ---------------------------------------------------------------------------------------------
+    # -- row by row ------------------------------------------------------------------------------------------
     def not_finite(self, i: int) -> BadValue | None:
         row = self.rows[i]
         if not self.is_float or self._usable(row).all():
             return None
         index = tuple(int(k) for k in np.argwhere(~self._usable(row))[0])
         value, (what, place) = row[index], self._place(index)
-        dtype = row.dtype if np.isinf(value) else "float32, in which networks learn: scale it in the env"
+        dtype = row.dtype if np.isinf(value) else "float32, which networks use: scale it in the env"
         why = "" if np.isnan(value) else f" ({'or ' * bool(np.isinf(value))}too large for {dtype})"
         return BadValue(f"{what} is {value}{why}{place}")
 
     def _usable(self, values: Array) -> Array:
-        """Which floats are finite where they are learned from."""
+        """[values] bool: finite in the dtype that learners use."""
         return np.asarray(np.abs(values) <= self._most)  # guard: what-overflows-float32-is-not-learned-from
 
     def _place(self, index: tuple[int, ...]) -> tuple[str, str]:
-        """What a number belongs to and where in it that is, in words."""
+        """(name of the leaf and agent, position in it) of a number, for messages."""
         several = len(self._group.agents) > 1
-        whose = _of(self._group, index[0] if several else 0)
-        return called(self._name) + whose, _at(index[1:] if several else index)
+        agent = _agent_text(self._group, index[0] if several else 0)
+        return called(self._name) + agent, _index_text(index[1:] if several else index)
 
     def outside(self) -> Array:
-        """[envs] bool: which rows have numbers outside their bounds."""
+        """[envs] bool: rows with numbers outside their bounds."""
         beyond = self._beyond(slice(None))
         return np.asarray(beyond.reshape(len(beyond), -1).any(axis=1))
 
     def describe_outside(self, i: int) -> str:
-        """The first number of row `i` outside its bounds, in words; '' if there is none."""
-        found = np.argwhere(self._beyond(i))
-        if not len(found) or self.low is None or self.high is None:
+        """Text about the first number of row `i` that is outside its bounds; '' if there is none."""
+        outside = np.argwhere(self._beyond(i))
+        if not len(outside) or self.low is None or self.high is None:
             return ""
-        index = tuple(int(k) for k in found[0])
+        index = tuple(int(k) for k in outside[0])
         what, place = self._place(index)
         return f"{what} is {self.rows[i][index]}{place}, its space says {self.low[i][index]} to {self.high[i][index]}"
 
     def _beyond(self, rows: int | slice) -> Array:
-        """Which numbers are outside their bounds; those that are not finite count as bad instead."""
+        """Mask of finite numbers outside their bounds; numbers that are not finite are bad values instead."""
         values: Array = self.rows[rows]
         if self.low is None or self.high is None:
             return np.zeros(values.shape, np.bool_)
@@ -139,17 +138,17 @@ class _Watched:
             np.clip(row, self.low[i : i + 1], self.high[i : i + 1], out=row)  # guard: a-clipped-value-is-inside
 
 
-def _of(group: Group, position: int) -> str:
-    """Whose it is, where an env has agents."""
+def _agent_text(group: Group, position: int) -> str:
+    """The agent's name, for envs with several agents."""
     return f" of {group.agents[position]}" if group.may_be_absent else ""
 
 
-def _at(index: tuple[int, ...]) -> str:
+def _index_text(index: tuple[int, ...]) -> str:
     return f" at index {index[0] if len(index) == 1 else index}" if index else ""
 
 
 class _GroupRows:
-    """What the envs of one range return for one group of agents."""
+    """Observations and rewards of one group of agents, in the envs of one range."""
 
     def __init__(self, views: Views, group: Group, env_ids: range, own_rewards: Array, float32: bool) -> None:
         self._group, self._most = group, _largest(own_rewards.dtype, float32)
@@ -158,25 +157,25 @@ class _GroupRows:
         agents = len(group.agents)
         self._rewards = own_rewards.reshape(len(env_ids), agents)
         rewards = memoryview(cast(Any, own_rewards))
-        self.look = _looker(self.watched, rewards, self._most)
-        self.look_at = [
-            _looker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents], self._most)
+        self.suspicious = _checker(self.watched, rewards, self._most)
+        self.suspicious_in = [
+            _checker([watched.row(i) for watched in self.watched], rewards[i * agents : (i + 1) * agents], self._most)
             for i in range(len(env_ids))
         ]
 
     def not_finite(self, i: int) -> BadValue | None:
-        found, rewards = self.observation_not_finite(i), self._rewards[i]
+        error, rewards = self.observation_not_finite(i), self._rewards[i]
         bad = next(((k, reward) for k, reward in enumerate(rewards.tolist()) if not abs(reward) <= self._most), None)
-        if found is not None or bad is None:
-            return found
-        large = " (too large for float32, in which networks learn: scale it in the env)" * math.isfinite(bad[1])
-        return BadValue(f"the reward{_of(self._group, bad[0])} is {bad[1]}{large}")
+        if error is not None or bad is None:
+            return error
+        large = " (too large for float32, which networks use: scale it in the env)" * math.isfinite(bad[1])
+        return BadValue(f"the reward{_agent_text(self._group, bad[0])} is {bad[1]}{large}")
 
     def observation_not_finite(self, i: int) -> BadValue | None:
         return next((bad for watched in self.watched if (bad := watched.not_finite(i)) is not None), None)
 
     def describe_outside(self, i: int) -> str:
-        """The first number of env `i` outside its bounds, in words; '' if there is none."""
+        """Text about the first number of env `i` that is outside its bounds; '' if there is none."""
         return next(filter(None, (watched.describe_outside(i) for watched in self.watched)), "")
 
     def clip(self, i: int) -> None:
@@ -187,11 +186,11 @@ class _GroupRows:
 
 
 class ValueGuard:
-    """Of one range of envs. `mode` is the caller's `on_bad_value`, other than "off". `float32`: a learner casts what
-    the envs return to it, and what overflows there is bad too."""
+    """Checks one range of envs. `mode` is the caller's `on_bad_value`, other than "off". `float32`: a learner casts the
+    values to float32, so those that overflow it are bad too."""
 
-    look: Callable[[], bool]
-    """Called after every step of the range: whether there is something to look at more closely."""
+    suspicious: Callable[[], bool]
+    """Called after every step of the range: whether its rows have to be checked one by one."""
 
     def __init__(
         self, mode: OnBadValue, views: Views, env_ids: range, own: RangeColumns, float32: bool = False
@@ -202,31 +201,31 @@ class ValueGuard:
         rewards = [*(columns.rewards for columns in own.groups), np.zeros(len(env_ids))]  # a state has none
         groups = zip(views.layout.shown, rewards)
         self._groups = [_GroupRows(views, group, env_ids, column, float32) for group, column in groups]
-        looks = [group.look for group in self._groups]
-        self.look = looks[0] if len(looks) == 1 else lambda: any(look() for look in looks)
+        checks = [group.suspicious for group in self._groups]
+        self.suspicious = checks[0] if len(checks) == 1 else lambda: any(check() for check in checks)
         self.warnings: list[str] = []
 
     # -- after a step of the range -----------------------------------------------------------------------------
     def bad_rows(self, chosen: Sequence[int]) -> dict[int, BadValue]:
-        """Which of the envs that have stepped returned numbers that are none."""
+        """Errors of the envs among `chosen` that returned numbers that are not finite."""
         return {i: bad for group in self._groups for i in chosen if (bad := group.not_finite(i)) is not None}
 
     def rows_outside(self) -> list[int]:
-        """Which envs' observations are outside their bounds."""
-        found = np.zeros(self._count, np.bool_)
+        """Envs whose observations are outside their bounds."""
+        outside = np.zeros(self._count, np.bool_)
         for group in self._groups:
             for watched in group.watched:
-                found |= watched.outside()
-        return np.flatnonzero(found).tolist()
+                outside |= watched.outside()
+        return np.flatnonzero(outside).tolist()
 
     # -- at an episode's end and start -------------------------------------------------------------------------
     def check_end(self, i: int) -> None:
-        """Before the next episode begins in its row: what env `i` returned is fit for use, or made so, or raised."""
+        """Check (or clip) what env `i` returned, before the next episode overwrites its row; raises `BadValue`."""
         for group in self._groups:
             self._check(group, i, group.not_finite)
 
     def check_start(self, i: int) -> None:
-        """After a reset: the same for the first observation, of which a bad one is counted here."""
+        """Likewise for the first observation after a reset; bad ones are counted here."""
         for group in self._groups:
             try:
                 self._check(group, i, group.observation_not_finite)
@@ -235,7 +234,7 @@ class ValueGuard:
                 raise
 
     def _check(self, group: _GroupRows, i: int, not_finite: Callable[[int], BadValue | None]) -> None:
-        if group.look_at[i]():
+        if group.suspicious_in[i]():
             if self.mode == "clip":
                 self._clip(group, i)
                 return
@@ -244,28 +243,28 @@ class ValueGuard:
                 raise bad
             self._count_outside(group, i)
 
-    # -- what was found ----------------------------------------------------------------------------------------
+    # -- counters ----------------------------------------------------------------------------------------------
     def count(self, i: int) -> bool:
-        """One more bad value of env `i`; True if it is its first."""
+        """Count a bad value of env `i`; True if it is its first."""
         self._bad_values[i] += 1
         return bool(self._bad_values[i] == 1)
 
     def count_outside(self, i: int) -> None:
-        """One more step of env `i` outside its bounds, if it is; the first of its life is told."""
+        """Count a step of env `i` if it is outside its bounds, with a warning for the env's first."""
         for group in self._groups:
             self._count_outside(group, i)
 
     def _count_outside(self, group: _GroupRows, i: int) -> None:
-        said = group.describe_outside(i)
-        if said:
+        outside = group.describe_outside(i)
+        if outside:
             if not self._out_of_bounds[i]:  # guard: outside-is-told-once
                 env_id = self._first + i
                 # guard: outside-is-told
-                self.warnings.append(f"env {env_id}: {said}; counted from now on in envs.failures.out_of_bounds")
+                self.warnings.append(f"env {env_id}: {outside}; from now on counted in envs.failures.out_of_bounds")
             self._out_of_bounds[i] += 1
 
     def clip(self, i: int) -> None:
-        """Put what env `i` returned at the nearest number that is one, and inside its bounds."""
+        """Move what env `i` returned to the nearest finite numbers within bounds."""
         for group in self._groups:
             self._clip(group, i)
 
@@ -277,38 +276,38 @@ class ValueGuard:
         group.clip(i)
 
     def take_warnings(self) -> list[str]:
-        said, self.warnings = self.warnings, []
-        return said
+        warnings, self.warnings = self.warnings, []
+        return warnings
 
 
-def _looker(watched: list[_Watched], rewards: Any, most: float) -> Callable[[], bool]:
-    """A function that looks at some rows as a whole. It runs at every step, so what can be prepared is."""
+def _checker(watched: list[_Watched], rewards: Any, most: float) -> Callable[[], bool]:
+    """A function that checks some rows as a whole. It runs at every step, so everything is prepared here."""
     leaves_clean = [clean for w in watched if (clean := w.clean()) is not None]
     if len(leaves_clean) == 1:
         (clean,) = leaves_clean
 
-        def one_leaf_odd() -> bool:
+        def one_leaf_suspicious() -> bool:
             # guard: rewards-beside-one-array-are-looked-at
-            return not sum(map(abs, rewards)) <= most or not clean()  # no comparison holds for NaN
+            return not sum(map(abs, rewards)) <= most or not clean()  # all comparisons with NaN are false
 
-        return one_leaf_odd
+        return one_leaf_suspicious
 
-    def any_leaf_odd() -> bool:
+    def any_leaf_suspicious() -> bool:
         for clean in leaves_clean:
             if not clean():
                 return True
         return not sum(map(abs, rewards)) <= most  # guard: rewards-are-looked-at
 
-    return any_leaf_odd
+    return any_leaf_suspicious
 
 
 def _largest(dtype: np.dtype[Any], float32: bool) -> float:
-    """Largest finite number of a float type; of float32, if that is what it is cast to."""
+    """Largest finite number of a float dtype, or of float32 if values are cast to it."""
     return float(min(np.finfo(dtype).max, np.finfo(np.float32).max if float32 else np.inf))
 
 
 def _bounds(space: spaces.Space[Any], array: Array, most: float) -> tuple[Array, Array] | None:
-    """Lowest and highest values of one row; None where every number of the type is allowed."""
+    """Lowest and highest values of one row; None if every number of the dtype is allowed."""
     if array.dtype.kind == "f":
         return np.maximum(space.low, -most), np.minimum(space.high, most)  # type: ignore[attr-defined]
     if isinstance(space, spaces.Box):

@@ -1,8 +1,8 @@
-"""What a worker does: build its envs, describe them, then answer commands until it is told to stop.
+"""The worker loop: build the envs, describe them, then answer commands until told to close.
 
-It knows four commands: step (all data in the block), run (any function over its envs), rows (a function that goes
-through many steps by itself), and close. The same loop serves threads and processes; they differ in how objects travel
-and in where the arrays lie.
+There are four commands: step (all data is in the block), run (any function over the worker's envs), rows (a function
+that takes many steps), and close. The same loop serves threads and processes, which differ in how objects are sent and
+where the arrays lie.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from multiverse.adapters.registered import NOTHING_REGISTERED, Registered, witho
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import PreflightError, RemoteError
 from multiverse.core.imports import loads_modules
-from multiverse.core.layout import Layout
-from multiverse.core.views import Views
-from multiverse.executors import env_range
+from multiverse.core.layout import Layout, Views
+from multiverse.executors import env_recovery
 from multiverse.executors.env_range import EnvRange, RangeConfig
 from multiverse.executors.launch.black_box import StackDump
 from multiverse.executors.step_reply import EXTRAS, FAILED, Extras
@@ -38,12 +37,12 @@ from multiverse.ipc.waiting import Waiting, WaitSet
 
 STEP, STEP_SOME, RUN, CLOSE, ROWS = 1, 2, 3, 4, 5
 WITH_OBJECTS = 16
-"""Added to a step command: actions that the block cannot hold follow by pipe."""
+"""Flag of a step command: actions that the block cannot hold follow by pipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a process should find as it is in the caller, whenever and by whomever it was started."""
+    """The caller's environment, working directory, path, arguments and registry, which each worker process adopts."""
 
     environ: dict[str, str]
     cwd: str
@@ -57,8 +56,8 @@ class Surroundings:
             here = os.getcwd()
         except FileNotFoundError as error:  # guard: a-removed-directory-is-named
             raise PreflightError(
-                "the working directory of this program has been removed, so no worker can be started in it: os.chdir() "
-                "to one that exists"
+                "the working directory of this program was removed, so no worker can be started in it: call os.chdir() "
+                "with a directory that exists"
             ) from error
         return cls(dict(os.environ), here, list(sys.path), list(sys.argv), registered)
 
@@ -71,11 +70,12 @@ class Surroundings:
         self.registered.adopt()  # guard: registered-ids-travel
 
     def adopt_elsewhere(self) -> None:
-        """As far as another machine has it, and without what whoever runs this process put there."""
-        there = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "CUDA_", "PYTHON"))}
+        """Adopt them on another machine as far as they exist there, and keep this process's variables for Ray, CUDA and
+        Python."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "CUDA_", "PYTHON"))}
         cwd = self.cwd if os.path.isdir(self.cwd) else os.getcwd()
         places = [*sys.path, *(place for place in self.sys_path if place not in sys.path)]
-        replace(self, environ={**self.environ, **there}, cwd=cwd, sys_path=places).adopt()
+        replace(self, environ={**self.environ, **kept}, cwd=cwd, sys_path=places).adopt()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,13 @@ class Assignment:
     config: RangeConfig
     recipes: list[Recipe]
     waiting: Literal["auto", "spin", "park"]
-    bounds_may_differ: bool = False  # of the envs' observation spaces: shapes and dtypes decide what a batch can hold
-    spare_core: bool = False  # there is one for it, beside the caller's
+    bounds_may_differ: bool = False  # observation spaces need equal shapes and dtypes only
+    spare_core: bool = False  # the worker has a core that is not the caller's
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A worker's first word: what its envs are. Differences inside its range are found there, by env id."""
+    """A worker's first message: the description of its envs, and differences between them by env id."""
 
     first: EnvDescription
     differences: dict[int, str] = field(default_factory=dict)
@@ -100,15 +100,15 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class LayoutMessage:
-    """The caller's answer: how large the block is by now and what lies where."""
+    """The caller's answer: the layout, and so the size, of the block."""
 
     layout: Layout
     workers: int
-    replacing: bool = False  # a worker that was lost: go on where it was cut off
+    replacing: bool = False  # the worker replaces a lost one and continues its rows
 
 
 Connected = tuple[Views, WorkerMailbox, bool]
-"""What a worker binds to: the arrays, its mailbox, and whether it replaces a lost worker."""
+"""(the arrays, the worker's mailbox, whether it replaces a lost worker)."""
 
 
 # -- a worker process ------------------------------------------------------------------------------------------
@@ -126,12 +126,12 @@ def main(fds: list[int]) -> int:
             return 1
         return run_process(assignment, link, fds)
     except LinkBroken:
-        return 0  # the caller closed or died: nobody is waiting for us
+        return 0  # the caller closed the link or died
 
 
 def run_process(assignment: Assignment, link: PipeLink, fds: list[int]) -> int:
-    """The life of any worker process, served or forked, once it has its assignment."""
-    env_range.replaceable_process = assignment.config.failures.restarts
+    """Run a worker process, served or forked, that has its assignment."""
+    env_recovery.replaceable_process = assignment.config.failures.restarts
     block, bell_fds = Block(fds[1]), fds[3:]
     StackDump(fds[2]).record_here()
     half = len(bell_fds) // 2
@@ -164,7 +164,7 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     except Exception as error:
         link.send(RemoteError.of(error))
         return
-    _give_classes_their_place(envs)
+    _register_main_classes(envs)
     failures: list[RemoteError] = []
     try:
         described = describe(envs, assignment.bounds_may_differ)
@@ -175,8 +175,8 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
         envs.bind(views, replacing)
         mailbox.add_to(wait_set)
         serve(envs, link, mailbox, Waiting(assignment.waiting, assignment.spare_core), wait_set)
-    except env_range.OutOfMemory as end:
-        envs.envs = []  # what they hold is needed now, and they may be in no state to be closed
+    except env_recovery.OutOfMemory as end:
+        envs.envs = []  # free their memory; they may not be in a state in which they can be closed
         link.send(end.failure.in_text(), LAST_WORD)
         raise
     finally:
@@ -184,8 +184,9 @@ def work(assignment: Assignment, link: Link, connect: Callable[[Any], Connected]
     link.send(failures, mailbox.sequence)
 
 
-def _give_classes_their_place(envs: EnvRange) -> None:
-    """Classes of the caller's `__main__` came here by value; by their name there they can travel back."""
+def _register_main_classes(envs: EnvRange) -> None:
+    """Add classes of the caller's `__main__`, which came by value, to ours, so that objects of them can be sent back by
+    name."""
     main_module = sys.modules["__main__"]
     for env in envs.envs:
         for cls in env.classes():
@@ -193,7 +194,7 @@ def _give_classes_their_place(envs: EnvRange) -> None:
                 setattr(main_module, cls.__name__, cls)
 
 
-_HOW = {"single": "alone", "parallel": "at once", "turns": "in turn"}
+_MODES = {"single": "alone", "parallel": "at once", "turns": "in turn"}
 
 
 def describe(envs: EnvRange, bounds_may_differ: bool = False) -> Described:
@@ -207,9 +208,9 @@ def describe(envs: EnvRange, bounds_may_differ: bool = False) -> Described:
 
 
 def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_differ: bool = False) -> str:
-    """In which space two envs differ, in words; '' when a batch can hold both."""
+    """Text about the first space in which two envs differ; '' if a batch can hold both."""
     if one.kind != other.kind:
-        return f"agents that act {_HOW[other.kind]} instead of {_HOW[one.kind]}"
+        return f"agents that act {_MODES[other.kind]} instead of {_MODES[one.kind]}"
     if len(one.groups) != len(other.groups):
         return f"{len(other.groups)} groups of agents instead of {len(one.groups)}"
     for a, b in zip(one.groups, other.groups):
@@ -226,25 +227,25 @@ def difference_between(one: EnvDescription, other: EnvDescription, bounds_may_di
 
 
 def alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
-    """Whether the same rows hold values of both: equal shapes and dtypes, whatever the bounds."""
+    """Whether the same rows can hold values of both: equal shapes and dtypes, with any bounds."""
     try:
         return is_space_dtype_shape_equiv(one, other)
-    except (NotImplementedError, TypeError):  # a space of the user's own, of which only `==` is known
+    except (NotImplementedError, TypeError):  # a custom space, which has only `==`
         return one == other
 
 
 def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, wait_set: WaitSet) -> None:
-    """Answer until told to close. A reply's word comes before what follows it by pipe."""
+    """Answer commands until told to close. A reply's word is written before its message is sent by pipe."""
     requested = mailbox.requested
 
     def step(only_some: bool = False) -> int:
-        """Step the envs; the time it takes without resets is noted for the caller."""
-        began_at, beginnings = monotonic_ns(), envs.beginnings_ns
+        """Step the envs, and record the time without resets for the caller."""
+        began_at, resets_ns = monotonic_ns(), envs.episodes.resets_ns
         flags = envs.step(only_some)
-        mailbox.note_step(monotonic_ns() - began_at - (envs.beginnings_ns - beginnings))
+        mailbox.note_step(monotonic_ns() - began_at - (envs.episodes.resets_ns - resets_ns))
         return flags
 
-    warned: set[str] = set()  # info keys whose values cannot travel
+    warned: set[str] = set()  # info keys with values that cannot be sent
     while True:
         if not waiting.look(requested):
             wait_set.sleep_until(requested, None)
@@ -252,7 +253,7 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if command == CLOSE:
             return
         if command in (RUN, ROWS):
-            _run(envs, link, mailbox, warned, (step, mailbox.go_on) if command == ROWS else ())
+            _run(envs, link, mailbox, warned, (step, mailbox.advance_to) if command == ROWS else ())
             continue
         if command & WITH_OBJECTS:
             envs.take_action_objects(_message(link, mailbox.sequence))
@@ -260,27 +261,27 @@ def serve(envs: EnvRange, link: Link, mailbox: WorkerMailbox, waiting: Waiting, 
         if not flags & EXTRAS:
             mailbox.reply(flags)
             continue
-        packed, travelled = _packed_extras(link, envs.take_extras(), warned)
-        mailbox.reply(flags if travelled else flags | FAILED)
+        packed, complete = _packed_extras(link, envs.take_extras(), warned)
+        mailbox.reply(flags if complete else flags | FAILED)
         link.send_packed(packed, mailbox.sequence)
 
 
 def _message(link: Link, number: int) -> Any:
-    """What follows request `number` by pipe; the leavings of interrupted requests are passed over."""
+    """The message of request `number`; messages of earlier, interrupted requests are dropped."""
     while True:
-        found, message = link.receive()
-        if found == number:
+        message_number, message = link.receive()
+        if message_number == number:
             return message
 
 
 def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str], first: tuple[Any, ...]) -> None:
-    """The generic commands: a function over this worker's envs."""
+    """Run a function over this worker's envs. `first`: its first arguments after the envs."""
     flags = EXTRAS if first else 0
     try:
         function, arguments = _message(link, mailbox.sequence)
         result = function(envs, *first, *arguments)
         if first and result.empty:
-            mailbox.reply(0)  # as nearly all rollouts end: a message would take as long as some rows
+            mailbox.reply(0)  # the usual end of a rollout: a message would take as long as several rows
             return
         packed = _packed_extras(link, result, warned)[0] if isinstance(result, Extras) else link.pack(result)
     except LinkBroken:
@@ -292,19 +293,19 @@ def _run(envs: EnvRange, link: Link, mailbox: WorkerMailbox, warned: set[str], f
 
 
 def _packed_extras(link: Link, extras: Extras, warned: set[str]) -> tuple[Any, bool]:
-    """What envs said, as it travels. Infos that cannot are sent in words; False if that was not enough."""
+    """The extras as they are sent, with the repr of infos that cannot be; False if something else cannot be sent."""
     try:
         return link.pack(extras), True
     except Exception:
-        extras.put_in_words(lambda value: _cannot_travel(link, value), warned)  # guard: infos-go-in-words
+        extras.replace_unsendable(lambda value: _why_unsendable(link, value), warned)  # guard: infos-go-in-words
     try:
         return link.pack(extras), True
-    except Exception as error:  # an observation, then
+    except Exception as error:  # an observation
         return link.pack(Extras(columns=extras.columns, failures=[*extras.failures, RemoteError.of(error)])), False
 
 
-def _cannot_travel(link: Link, value: Any) -> str:
-    """Why; '' if it can."""
+def _why_unsendable(link: Link, value: Any) -> str:
+    """Why a value cannot be sent; '' if it can."""
     try:
         link.pack(value)
     except Exception as error:
@@ -313,7 +314,7 @@ def _cannot_travel(link: Link, value: Any) -> str:
 
 
 def _packed(link: Link, message: Any) -> Any:
-    """The message as it travels, or the error that it cannot."""
+    """The message as it is sent or, if it cannot be sent, the error."""
     try:
         return link.pack(message)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Memory of worker processes: the caller reads it every few seconds, warns of growth and enforces a limit."""
+"""Memory of worker processes: the caller reads it every few seconds, warns about growth and enforces a limit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from contextlib import suppress
 
 import psutil
 
-from multiverse.core.errors import InvalidRequest, describe_ids, in_bytes
-from multiverse.executors.hosts import WorkerHost
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.wording import describe_ids, in_bytes
+from multiverse.executors.worker_host import WorkerHost
 
 log = logging.getLogger("multiverse")
 
 LOOK_EVERY_S = 5.0
 WORTH_A_WARNING = 256 << 20
-"""Bytes that a worker must have gained since the first look at it."""
+"""Bytes by which a worker must have grown since its first sample."""
 SAMPLES = 16
-"""Looks that are remembered of a worker; half of them are forgotten when there are more, and every other look then."""
+"""Maximum number of samples per worker; above it every second one is dropped, and the interval is doubled."""
 LEAST_SHARE = 0.1
-"""Share of the growth in each quarter of the time; with less, growth does not count as steady."""
+"""Least share of the growth in each quarter of the time for growth to count as steady."""
 FLAG = "worker_memory_limit= (--worker-memory-limit 2GiB)"
 
 
@@ -32,7 +33,7 @@ class WorkerMemory:
     def __init__(self, limit_bytes: int | None = None) -> None:
         self._limit, self.look_at_s = limit_bytes, 0.0
         self._growth: dict[int, Growth] = {}  # by process
-        self._unchecked: set[int] = set()  # processes that were busy at the last look, and may be above the limit
+        self._unchecked: set[int] = set()  # processes that were busy at the last check, and may exceed the limit
 
     def check_start(self, workers: Iterable[WorkerHost]) -> None:
         """Refuse a limit that would replace workers at once."""
@@ -40,13 +41,13 @@ class WorkerMemory:
             held = rss_bytes(worker.life.pid)
             if self._limit is not None and held is not None and held >= self._limit:
                 raise InvalidRequest(
-                    f"worker_memory_limit={self._limit} ({in_bytes(self._limit)}): worker {worker.worker} holds "
-                    f"{in_bytes(held)} when its envs have just been built; give a higher limit, or fewer envs a worker"
+                    f"worker_memory_limit={self._limit} ({in_bytes(self._limit)}) is too low: worker {worker.worker} "
+                    f"uses {in_bytes(held)} right after building its envs; raise it, or use fewer envs per worker"
                 )
 
     def check(self, now: float, workers: Sequence[WorkerHost], asked: Iterable[WorkerHost]) -> None:
-        """Before a request to the workers `asked`: look at all workers if a look is due, and else at those of `asked`
-        that were busy at the last look."""
+        """Before a request to the workers `asked`: check all workers if a check is due, or else those of `asked` that
+        were busy at the last check."""
         if now >= self.look_at_s:
             self._look(now, workers)
         elif self._unchecked:
@@ -57,7 +58,7 @@ class WorkerMemory:
                     self._enforce_limit(worker, rss_bytes(pid))
 
     def _look(self, now: float, workers: Iterable[WorkerHost]) -> None:
-        """End every idle worker above the limit, so that it is replaced; warn of others that grow steadily."""
+        """End every idle worker above the limit, so that it is replaced; warn about others that grow steadily."""
         self.look_at_s, self._unchecked = now + LOOK_EVERY_S, set()
         growth = {}
         for worker in workers:
@@ -69,14 +70,14 @@ class WorkerMemory:
             if mine.warns(now, held):
                 log.warning(
                     "the memory of worker %d (envs %s) grows steadily: %s now, %s more than %.0f s ago; an env may "
-                    "leak. %s replaces a worker that holds more",
+                    "leak memory. %s replaces workers that use more",
                     *(worker.worker, describe_ids(worker.env_ids), in_bytes(held), in_bytes(held - mine.first)),
                     *(now - mine.since_s, FLAG),
                 )
         self._growth = growth
 
     def _enforce_limit(self, worker: WorkerHost, held: int | None) -> bool:
-        """End this worker if it is idle and holds more than the limit; return whether it was ended."""
+        """End this worker if it is idle and above the limit; return whether it was ended."""
         pid = worker.life.pid
         if self._limit is None or pid is None or held is None:
             return False
@@ -86,7 +87,7 @@ class WorkerMemory:
         if held <= self._limit:
             return False
         limit = f"worker_memory_limit={in_bytes(self._limit)}"
-        worker.retired = f"was ended by its caller because it held {in_bytes(held)}, more than {limit}"
+        worker.retired = f"was ended by its caller because it used {in_bytes(held)}, more than {limit}"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # guard: a-worker-above-its-limit-is-replaced
         return True
@@ -108,7 +109,7 @@ class Growth:
         return self._samples[0][0]
 
     def warns(self, now: float, held: int) -> bool:
-        """Note one more look; True if the growth is worth a warning, which it is again when the memory has doubled."""
+        """Add a sample; True if growth should be reported: at first when it is steady, then when memory has doubled."""
         if self._looks % self._keep_every == 0:
             self._samples.append((now, held))
         self._looks += 1
@@ -127,7 +128,7 @@ class Growth:
 
 
 def rss_bytes(pid: int | None) -> int | None:
-    """Bytes that a process holds in memory; None if it cannot be seen."""
+    """Resident memory of a process in bytes; None if unknown."""
     if pid is None:
         return None
     try:

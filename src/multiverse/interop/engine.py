@@ -12,9 +12,8 @@ from gymnasium.vector.utils import iterate
 
 from multiverse.core.errors import EnvFailed, NothingPending, ReceiveTimeout, RemoteError, WorkerDied
 from multiverse.core.infos import Infos
-from multiverse.core.layout import ACTIONS, SINGLE_AGENT
+from multiverse.core.layout import ACTIONS, SINGLE_AGENT, Array
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Array
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host
 from multiverse.interop.env_side import give_actions

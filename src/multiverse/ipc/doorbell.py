@@ -1,4 +1,4 @@
-"""Doorbells: wake whoever is parked. They carry no meaning; the sequence word in the block is the truth."""
+"""Doorbells: wake a side that sleeps. They carry no information; only the sequence word in the block counts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from multiverse.ipc import platform
 
 
 class Doorbell(ABC):
-    """One direction between two sides. `fds`: to hand to the other side, which rebuilds it with `doorbell_from`."""
+    """One direction between two sides. The other side gets `fds` and rebuilds it with `doorbell_from`."""
 
     def __init__(self, *fds: int) -> None:
         self.fds = fds
-        self.wait_fd, self._ring_fd = fds[0], fds[-1]  # the first is readable from a ring until `drain`
+        self.wait_fd, self._ring_fd = fds[0], fds[-1]  # wait_fd is readable from a ring until `drain`
 
     @abstractmethod
     def ring(self) -> None: ...
@@ -28,7 +28,7 @@ class Doorbell(ABC):
 
 
 class EventfdDoorbell(Doorbell):
-    """Linux: a kernel counter. Ringing twice before anybody looks is one wake-up."""
+    """Linux: a kernel counter. Several rings before the other side wakes are one wake-up."""
 
     def ring(self) -> None:
         os.eventfd_write(self._ring_fd, 1)
@@ -41,7 +41,7 @@ class EventfdDoorbell(Doorbell):
 
 
 class PipeDoorbell(Doorbell):
-    """Elsewhere: a pipe. A full pipe has enough rings in it already."""
+    """Other systems: a pipe. If it is full, a ring is pending already."""
 
     @classmethod
     def new(cls) -> PipeDoorbell:

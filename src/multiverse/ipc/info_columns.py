@@ -1,7 +1,7 @@
-"""Numeric info scalars as columns of the block: each side keeps a table of keys, announced once by pipe.
+"""Numeric info scalars as columns of the block; each key is announced once by pipe.
 
-Every host numbers its own columns as it meets keys, so no negotiation is needed; the tables usually turn out
-equal, and then a step's infos of all envs are one copy. Anything else an info holds is left to the pipe.
+Every host numbers its columns in the order in which keys first appear, so no negotiation is needed. The tables are
+usually equal, and then a step's infos of all envs are one copy. All other values of infos are sent by pipe.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ import numpy as np
 
 from multiverse.core.errors import InEnv
 from multiverse.core.infos import Infos, add_info
-from multiverse.core.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import INFO_MASKS, INFO_VALUES, MAX_INFO_COLUMNS, Array, Views
 
 Column = tuple[str, type]
-"""A key and the type of its values: a key that changes its type gets a column for each."""
+"""A key and the type of its values: a key with values of several types gets a column for each type."""
 
 Announcement = tuple[int, str, type]
-"""A column's number, key and type: one that is lost loses that column's data, and no other's."""
+"""A column's number, key and type; if an announcement is lost, only that column's data is."""
 
 _INTEGRAL = {int, bool, np.int64, np.int32, np.int16, np.int8, np.uint8, np.uint16, np.uint32}
-_AS_THEY_LIE = {float, int, np.float64, np.int64}
-"""In 64 bits."""
+_STORED_TYPES = {float, int, np.float64, np.int64}
+"""Types that need no cast from the 64-bit columns."""
 _NUMERIC = {float, np.float64, np.float32, np.float16} | _INTEGRAL
 
 
 class InfoWriter:
-    """Where the envs run: puts what it can into columns of its own rows and returns the rest."""
+    """Used where the envs run: writes numeric values into the columns of the range's rows and returns the rest."""
 
     def __init__(self, views: Views, rows: slice) -> None:
         self._floats = [memoryview(row) for row in views[INFO_VALUES][:, rows]]
@@ -39,15 +38,15 @@ class InfoWriter:
         self._mask_block[...] = False  # guard: nobody-speaks-for-the-dead
         self._columns: dict[Column, tuple[memoryview, memoryview]] = {}
         self.wrote = False  # since the last clear
-        self.announced: list[Announcement] = []  # new since the last `take_announcements`
+        self.announced: list[Announcement] = []  # since the last `take_announcements`
 
     def clear(self) -> None:
-        """Before a step: no env has said anything yet."""
+        """Clear the masks before a step."""
         self._mask_block[: len(self._columns)] = False
         self.wrote = False
 
     def write(self, row: int, info: Infos) -> Infos | None:
-        """Row `row` of the range; returns what no column can hold, or None."""
+        """Write the info of row `row` of the range; returns the values that no column can hold, or None."""
         left: Infos | None = None
         for key, value in info.items():
             column = self._columns.get((key, type(value)))
@@ -58,7 +57,7 @@ class InfoWriter:
                     column[0][row] = value
                     column[1][row] = True
                     continue
-                except (ValueError, OverflowError):  # an int past 64 bits
+                except (ValueError, OverflowError):  # an int with more than 64 bits
                     pass
             if left is None:
                 left = {}
@@ -67,7 +66,7 @@ class InfoWriter:
         return left
 
     def forget(self, row: int) -> None:
-        """What was written for a row in this step was not to be."""
+        """Discard what was written for a row in this step."""
         self._mask_block[: len(self._columns), row] = False
 
     def _new_column(self, key: str, kind: type) -> tuple[memoryview, memoryview] | None:
@@ -88,7 +87,7 @@ _UNKNOWN: Column = ("", float)
 
 
 class InfoReader:
-    """Where the caller is: one step's columns of all hosts, and what came by pipe, as one infos dict."""
+    """Used by the caller: merges one step's columns of all hosts, and what came by pipe, into one infos dict."""
 
     def __init__(self, views: Views, host_rows: Sequence[slice]) -> None:
         self._values, self._masks = views[INFO_VALUES], views[INFO_MASKS]
@@ -96,7 +95,7 @@ class InfoReader:
         self._tables: list[list[Column]] = [[] for _ in host_rows]
         self._uniform = True  # every host has the same table, and no key has two columns
         self._reads: list[tuple[str, str, bool, type | None]] = []
-        """Where that is so, of each column: its key, its mask's, whether it holds integers, what to cast it to."""
+        """If uniform, for each column: its key, its mask's key, whether it holds integers, and the type to cast to."""
 
     def announce(self, host: int, columns: list[Announcement]) -> None:
         table = self._tables[host]
@@ -105,14 +104,14 @@ class InfoReader:
             table[number] = (key, kind)
         table = self._tables[0]
         known = not any(column is _UNKNOWN for column in table)
-        same = all(other == table for other in self._tables)
-        self._uniform = known and same and len({key for key, _ in table}) == len(table)
+        equal = all(other == table for other in self._tables)
+        self._uniform = known and equal and len({key for key, _ in table}) == len(table)
         self._reads = [
-            (key, f"_{key}", kind in _INTEGRAL, None if kind in _AS_THEY_LIE else kind) for key, kind in table
+            (key, f"_{key}", kind in _INTEGRAL, None if kind in _STORED_TYPES else kind) for key, kind in table
         ]
 
     def forget(self, host: int) -> None:
-        """The host was replaced: it numbers its columns anew."""
+        """Forget a host's columns after it was replaced: the new host numbers its own."""
         self._tables[host] = []
         self._uniform = False
 
@@ -124,12 +123,12 @@ class InfoReader:
             return self._merged(range(self._values.shape[1]), left)
         return self._merged(range(self._values.shape[1]), self._env_infos(wrote, left))
 
-    def some_rows(self, env_ids: Array, wrote: Sequence[bool], left: dict[int, Infos]) -> Infos:
+    def partial_batch(self, env_ids: Array, wrote: Sequence[bool], left: dict[int, Infos]) -> Infos:
         """Infos of some envs, rows in the order of `env_ids`."""
         return self._merged(env_ids.tolist(), self._env_infos(wrote, left))
 
     def each_env(self, wrote: Sequence[bool], left: dict[int, Infos]) -> list[Infos]:
-        """Infos of all envs, unmerged: a dict of its own for each env, whatever it said."""
+        """Infos of all envs, unmerged: one dict per env."""
         if not left and not any(wrote):
             return [{} for _ in range(self._values.shape[1])]
         keys = [key for key, _ in self._tables[0]]
@@ -143,10 +142,10 @@ class InfoReader:
         count = len(self._reads)
         floats, masks = self._values[:count].copy(), self._masks[:count].copy()
         integers, infos = floats.view(np.int64), Infos()
-        complete = np.count_nonzero(masks) == masks.size  # a quarter of what numpy's all() takes
+        complete = np.count_nonzero(masks) == masks.size  # four times as fast as numpy's all()
         if not complete:
-            integers[~masks] = 0  # all bits zero: zero as a float too
-        for k, (key, mask_key, integral, kind) in enumerate(self._reads):  # a numpy call for each value shows
+            integers[~masks] = 0  # all bits zero, which is also the float 0.0
+        for k, (key, mask_key, integral, kind) in enumerate(self._reads):  # hot: as few numpy calls as possible
             mask = masks[k]
             if complete or mask.any():
                 column = integers[k] if integral else floats[k]
@@ -154,7 +153,7 @@ class InfoReader:
         return infos
 
     def _env_infos(self, wrote: Sequence[bool], left: dict[int, Infos]) -> dict[int, Infos]:
-        """Every env's own info back from the columns: the exact way, when hosts or envs differ in what they say."""
+        """Every env's info rebuilt from the columns, for hosts or envs with different keys."""
         infos: dict[int, Infos] = {}
         for host, rows in enumerate(self._host_rows):
             if not wrote[host]:
@@ -182,10 +181,10 @@ class InfoReader:
 
 def _typed(column: Array, kind: type) -> Array:
     column = column.view(np.int64) if kind in _INTEGRAL else column
-    return column if kind in _AS_THEY_LIE else column.astype(kind)
+    return column if kind in _STORED_TYPES else column.astype(kind)
 
 
 def _listed(column: Array, kind: type) -> list[Any]:
-    """Each value as what it was: Python's own numbers, or numpy's scalars."""
+    """The values in their original types: Python's numbers, or numpy's scalars."""
     typed = _typed(column, kind)
     return typed.tolist() if kind in (float, int, bool) else list(typed)

@@ -1,4 +1,4 @@
-"""Signals held back: Ctrl-C for a moment, so that what must not be cut in two is not; and until a run is saved."""
+"""Deferred signals: Ctrl-C for a moment, so that it cannot split operations; and stop requests until a run is saved."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ if SAVE is not None:  # guard: sigusr1-is-a-request
 NOTED = "%s: saving and ending; Ctrl-C or SIGTERM now ends at once"
 
 PATIENCE_S = 1.0
-"""How long, after a stop was asked for, somebody may still be waited for."""
+"""Time that a worker may still take to answer after a stop was requested."""
 JUST_NOW_S = 30.0
 NAP_S = 0.2
-"""How often a sleeper looks whether one was; a signal that is only noted wakes nobody."""
+"""Interval at which a sleeping caller checks for stop requests: a deferred signal does not wake it."""
 
-# `_signal` holds the functions behind `signal`; these do not turn every number into an enum, and take a tenth of the
-# time.
+# `_signal` has the functions behind `signal`, which do not convert every number to an enum and are ten times as fast.
 
 
 class HeldInterrupts:
-    """`with HeldInterrupts():` lets Ctrl-C take effect at the end of the block; a second one comes through at once.
+    """`with HeldInterrupts():` defers Ctrl-C to the end of the block; a second one takes effect at once.
 
-    Python runs signal handlers in the main thread only, so elsewhere there is nothing to hold back; likewise where
+    Python runs signal handlers in the main thread only, so in other threads there is nothing to defer; likewise if
     SIGINT is ignored, as in our workers.
     """
 
@@ -65,13 +64,13 @@ class HeldInterrupts:
 
 
 def end_on_request(number: int, frame: FrameType | None) -> NoReturn:
-    """A handler of SIGTERM and SIGUSR1: everything is closed on the way out."""
+    """Handler of SIGTERM and SIGUSR1: raises SystemExit, so that everything is closed."""
     raise SystemExit(EXIT_CODES[signal.Signals(number)])
 
 
-def is_ours(number: signal.Signals) -> bool:
-    """Whether a signal would end the program: the program has no handler for it, nor has faulthandler, of which
-    `signal` does not know."""
+def would_end_program(number: signal.Signals) -> bool:
+    """Whether a signal would end the program: it has no handler, neither of the program nor of faulthandler, which
+    `signal` does not report."""
     handler = signal.getsignal(number)
     if handler is not signal.SIG_DFL:
         return handler is end_on_request
@@ -85,9 +84,10 @@ def is_ours(number: signal.Signals) -> bool:
 
 @contextlib.contextmanager
 def ended_on_request() -> Iterator[None]:
-    """In the main thread: SIGTERM and SIGUSR1 raise SystemExit where they would kill the program."""
+    """In the main thread, have SIGTERM and SIGUSR1 raise SystemExit if they would kill the program."""
     main = threading.current_thread() is threading.main_thread()
-    before = {number: signal.signal(number, end_on_request) for number in EXIT_CODES if main and is_ours(number)}
+    handled = [number for number in EXIT_CODES if main and would_end_program(number)]
+    before = {number: signal.signal(number, end_on_request) for number in handled}
     try:
         yield
     finally:
@@ -96,86 +96,91 @@ def ended_on_request() -> Iterator[None]:
 
 
 class StopWaiting(KeyboardInterrupt):
-    """A stop was asked for, and whoever is waited for does not answer."""
+    """A stop was requested, and a worker does not answer."""
 
 
 class StopRequests:
-    """While it is entered, in the main thread, Ctrl-C, SIGTERM and SIGUSR1 are noted: the first asks to save and end,
-    the second ends at once, unless it is SIGUSR1. Entered in another thread, it is `ask` that asks. After that, a
-    wait for a worker in the thread that has entered it takes `PATIENCE_S` and no longer."""
+    """Context in which signals are recorded as requests to stop, for a run that saves itself first.
+
+    In the main thread Ctrl-C, SIGTERM and SIGUSR1 are recorded: the first requests to save and end, a second one ends
+    the program at once, unless it is SIGUSR1. In another thread, `ask` makes the request. From then on the thread that
+    has entered the context waits at most `PATIENCE_S` for a worker.
+    """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
-        self.asked_at = math.inf  # of `time.monotonic`
+        self.asked_at = math.inf  # by `time.monotonic`
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, *EXIT_CODES):
-                if number in (signal.SIGINT, signal.SIGTERM) or is_ours(number):
+                if number in (signal.SIGINT, signal.SIGTERM) or would_end_program(number):
                     self._before[number] = signal.signal(number, self._note)
-        _here.noting = self
+        _this_thread.stop_requests = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _here.noting = None if _here.noting is self else _here.noting
+        if _this_thread.stop_requests is self:
+            _this_thread.stop_requests = None
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            if number == SAVE:  # a run of a set may get it twice: from the scheduler, and from the set's program
+            if number == SAVE:  # a run of several seeds may get it twice: from the scheduler, and from its parent
                 return
-            self.raise_it()
+            self.raise_stop()
         self.received, self.asked_at = signal.Signals(number), time.monotonic()
         # guard: signals-wait-for-a-save
         try:
             log.warning(NOTED, self.received.name)
-        except RuntimeError:  # it came in the middle of a line that this thread prints: the stream takes no other now
+        except RuntimeError:  # this thread is printing a line, and the stream cannot be used recursively
             with contextlib.suppress(OSError):
                 os.write(2, f"\n{NOTED % self.received.name}\n".encode())
 
     def ask(self) -> None:
-        """From any thread: whoever has entered this is to end."""
+        """Request a stop, from any thread."""
         self.asked_at = min(self.asked_at, time.monotonic())
 
     def asked(self) -> bool:
+        """Whether a stop was requested."""
         return self.asked_at < math.inf
 
-    def raise_it(self) -> None:
-        """What the signal would have done, had nobody asked it to wait."""
+    def raise_stop(self) -> None:
+        """Raise the exception that the signal would have raised if it had not been deferred."""
         if self.received in EXIT_CODES:
             raise SystemExit(EXIT_CODES[self.received])
         raise KeyboardInterrupt
 
 
-class _Here(threading.local):
-    noting: StopRequests | None = None  # whose stops are noted now, in this thread
+class _ThisThread(threading.local):
+    stop_requests: StopRequests | None = None  # the context that this thread has entered
 
 
-_here = _Here()
-_hung_since = -math.inf  # the stop, of `time.monotonic`, for which somebody was not waited for any longer
+_this_thread = _ThisThread()
+_hung_since = -math.inf  # time (`time.monotonic`) of the stop request after which a worker did not answer
 
 
 def longest_nap_s() -> float:
-    """How long one who waits may sleep without calling `stop_waiting`."""
-    return math.inf if _here.noting is None else NAP_S
+    """Longest time to sleep between two calls of `stop_waiting`."""
+    return math.inf if _this_thread.stop_requests is None else NAP_S
 
 
 def stop_waiting() -> None:
-    """To be called by whoever waits for a worker: raises `StopWaiting` if a stop was asked for and time is up."""
+    """Raise `StopWaiting` if a stop was requested and `PATIENCE_S` has passed. Called while waiting for a worker."""
     global _hung_since
-    noting = _here.noting
-    if noting is not None and time.monotonic() > noting.asked_at + PATIENCE_S:
-        _hung_since = noting.asked_at
+    requests = _this_thread.stop_requests
+    if requests is not None and time.monotonic() > requests.asked_at + PATIENCE_S:
+        _hung_since = requests.asked_at
         raise StopWaiting  # guard: a-stop-does-not-wait-for-a-hang
 
 
 def close_by(close_s: float) -> float:
-    """The deadline (of `time.monotonic`) for closing, which may take so long. Counted from the stop for which somebody
-    hangs, if that has just been; but for a moment in which the others can close their envs."""
+    """The deadline (`time.monotonic`) for closing within `close_s`. After a recent stop request to which a worker did
+    not answer it counts from the request, but leaves the other workers a moment to close their envs."""
     now = time.monotonic()
     if now > _hung_since + JUST_NOW_S:
         return now + close_s

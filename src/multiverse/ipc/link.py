@@ -1,7 +1,6 @@
-"""A link: whole Python objects between the caller and a worker, for everything that is not the hot path.
+"""Links: send Python objects between the caller and a worker, for everything outside the hot path.
 
-Each message carries the number of the request it belongs to, so an answer that nobody waits for any more can be
-told from the one that is waited for.
+Each message has the number of its request, so that answers to abandoned requests can be recognised and dropped.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from multiverse.ipc.waiting import readable
 
 _NUMBER = struct.Struct("<Q")
 LAST_WORD = (1 << 64) - 1
-"""The number of what a worker sends when it ends itself."""
+"""Number of the message that a worker sends when it ends itself."""
 
 
 class LinkBroken(Exception):
-    """The other side is gone, or this link was interrupted in the middle of a message."""
+    """The other side is gone, or a message was interrupted in the middle."""
 
 
 class Unreadable(Exception):
-    """A message arrived whole, and cannot be unpacked."""
+    """A message arrived completely, but cannot be unpickled."""
 
     def __init__(self, number: int, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
@@ -37,8 +36,8 @@ class Unreadable(Exception):
 
 
 class PackedOnce:
-    """What goes to workers again and again (a policy's features, with every rollout) and never changes: packed once
-    here, and unpacked once there."""
+    """Base class of immutable objects that are sent to workers repeatedly, such as a policy's features with every
+    rollout: pickled once by the caller, and unpickled once by each worker."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpacked, (self._packed,)
@@ -59,7 +58,7 @@ def _unpacked(packed: bytes) -> Any:
 class Link(ABC):
     @abstractmethod
     def pack(self, message: Any) -> Any:
-        """The message as it travels; raises, before anything is sent, what keeps it from travelling."""
+        """The message as it is sent; raises the reason, before anything is sent, if that is not possible."""
 
     @abstractmethod
     def send_packed(self, packed: Any, number: int) -> None: ...
@@ -73,15 +72,18 @@ class Link(ABC):
 
     @abstractmethod
     def poll(self, timeout_s: float) -> bool:
-        """Whether `receive` would return (or raise) at once, waiting for that at most `timeout_s`."""
+        """Wait at most `timeout_s` until `receive` would return (or raise) at once; return whether it would."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 def packed(message: Any, by_name_first: bool = False) -> bytes:
-    """By value what only we have: what cannot be had by name, or by one in our `__main__`. A worker's way back is
-    by name, whatever it is: cloudpickle would write its copy of a class of the caller's over the original."""
+    """The pickled message. Objects that cannot be imported elsewhere, such as those of `__main__`, are copied by value.
+
+    `by_name_first`: by name whenever possible, as workers do: with cloudpickle, a worker's copy of one of the caller's
+    classes would overwrite the original.
+    """
     try:
         by_name = pickle.dumps(message)
         if by_name_first or not (b"__main__" in by_name or cloudpickle.list_registry_pickle_by_value()):
@@ -99,7 +101,8 @@ def _read(number: int, data: Any) -> tuple[int, Any]:
 
 
 class PipeLink(Link):
-    """Between processes. Once a message was cut in two, nothing on the pipe can be trusted: the link stays broken."""
+    """Link between processes. It stays broken once a message was interrupted, because the rest of the pipe's content is
+    undefined."""
 
     def __init__(self, connection: Connection[Any, Any], by_name_first: bool = False) -> None:
         self._connection = connection
@@ -146,11 +149,11 @@ class PipeLink(Link):
 
     def _check(self) -> None:
         if self._broken:
-            raise LinkBroken("a message was interrupted half-way")
+            raise LinkBroken("a message was interrupted in the middle")
 
 
 class QueueLink(Link):
-    """Between threads: the objects themselves."""
+    """Link between threads: passes the objects themselves."""
 
     def __init__(self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any]) -> None:
         self._outgoing, self._incoming = outgoing, incoming
@@ -185,8 +188,7 @@ class QueueLink(Link):
 
 
 class PackedLink(QueueLink):
-    """An end of a link whose other end, a `QueueLink`, passes messages on as the bytes they travel as; None, where
-    nothing will follow any more."""
+    """One end of a link whose other end, a `QueueLink`, forwards messages as bytes; None ends the link."""
 
     def __init__(
         self, outgoing: queue.SimpleQueue[Any], incoming: queue.SimpleQueue[Any], by_name_first: bool = False
@@ -196,7 +198,7 @@ class PackedLink(QueueLink):
 
     @classmethod
     def beside(cls, by_name_first: bool = False) -> tuple[PackedLink, QueueLink]:
-        """Both ends: the one that packs, and the one that passes on."""
+        """Both ends: the one that pickles, and the one that forwards."""
         one: queue.SimpleQueue[Any] = queue.SimpleQueue()
         other: queue.SimpleQueue[Any] = queue.SimpleQueue()
         return cls(one, other, by_name_first), QueueLink(other, one)

@@ -1,4 +1,4 @@
-"""A host's own copy of the small columns: rewards, ends, and the running sums of each episode."""
+"""A host's private copy of the small columns: rewards, ends, and the running sums of each episode."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from multiverse.core.layout import (
     PRESENT,
     TRUNCATED,
     VALUES,
+    Array,
     Group,
+    Views,
 )
-from multiverse.core.views import Array, Views
 from multiverse.ipc.space_rows import row_writer
 
 _add = np.add
 
 
 class OwnColumns:
-    """One group's small columns for the rows of one host: handed over whole, never cell by cell.
+    """One group's small columns for the rows of one host, published as a whole, never cell by cell.
 
-    Two hosts that write neighbouring cells of one cache line take it from each other at every store; so each
-    writes memory of its own and copies it out once a step. `env` below is a position in the host's range; an env with
-    several agents in the group has a row for each.
+    If two hosts write neighbouring cells of one cache line, it moves between their cores at every store. Each host
+    therefore writes private memory and copies it to the block once per step. `env` below is a position in the host's
+    range; an env with several agents in the group has a row for each.
     """
 
     def __init__(self, views: Views, group: Group, env_ids: range) -> None:
@@ -47,7 +48,7 @@ class OwnColumns:
         shared = [views[(group.name, name)][:, rows] for name in (VALUES, ENDED, PRESENT)]
         self._shared_values, self._shared_ended, self._shared_present = shared
         count = rows.stop - rows.start
-        # What a step adds to (length, return), in one call.
+        # Added to (length, return) at every step, in one call.
         self._added = np.zeros((2, count))
         self._counts, self.rewards = self._added
         self._counts[...] = 1.0
@@ -55,8 +56,8 @@ class OwnColumns:
         self._sums = self._shared_values[EPISODE_LENGTH:]
         self.ended = np.zeros((2, count), np.bool_)
         self.present = np.zeros((2, count), np.bool_)
-        self._comes_and_goes = group.may_be_absent
-        # A number where an env has one row: a slice takes twice as long.
+        self._may_be_absent = group.may_be_absent
+        # A number if an env has one row, because a slice takes twice as long.
         self._of = [i if agents == 1 else slice(i * agents, (i + 1) * agents) for i in range(len(env_ids))]
 
     def rows_of(self, env_id: int) -> list[SlotRow]:
@@ -87,29 +88,29 @@ class OwnColumns:
         return rows
 
     def add_step(self) -> None:
-        """Every row has taken one step."""
+        """Record a step of every env."""
         _add(self._sums, self._added, self._sums)
         self._shared_rewards[...] = self.rewards
-        if self._comes_and_goes:
-            self._counts[...] = self.present[ACTING]  # they take the next step
+        if self._may_be_absent:
+            self._counts[...] = self.present[ACTING]  # the agents that take the next step
 
     def add_step_of(self, envs: list[int]) -> None:
-        """Some envs' rows have."""
-        if self._comes_and_goes:
+        """Record a step of some envs."""
+        if self._may_be_absent:
             for env in envs:
                 self._sums[:, self._of[env]] += self._added[:, self._of[env]]
         else:
             self._sums[:, envs] += self._added[:, envs]
         self._shared_rewards[...] = self.rewards
-        if self._comes_and_goes:
+        if self._may_be_absent:
             self._counts[...] = self.present[ACTING]
 
     def begin(self, env: int) -> None:
-        """A new episode begins, and nobody has ended in it."""
+        """Begin a new episode, in which no agent has ended."""
         rows = self._of[env]
         self.ended[:, rows] = False
         self.lengths[rows] = self.returns[rows] = 0.0
-        if self._comes_and_goes:
+        if self._may_be_absent:
             self._counts[rows] = self.present[ACTING, rows]
 
     def forget_length(self, env: int) -> None:
@@ -119,25 +120,25 @@ class OwnColumns:
         rows = self._of[env]
         return int(self.lengths[rows] if isinstance(rows, int) else np.max(self.lengths[rows]))
 
-    def who_acted(self, env: int) -> list[tuple[str, bool]]:
-        """(agent, whether an action was wanted from it), as last handed over."""
+    def agents_asked(self, env: int) -> list[tuple[str, bool]]:
+        """(agent, whether an action was expected from it), as last published."""
         acting: list[bool] = np.atleast_1d(self._shared_present[ACTING, self._of[env]]).tolist()
         return list(zip(self._group.agents, acting))
 
     def cut(self, env: int) -> None:
-        """Whoever was there is truncated, with no reward for it."""
+        """Truncate the episode of all agents that were present, with reward 0."""
         rows = self._of[env]
         self.rewards[rows] = 0.0  # guard: a-lost-step-has-no-reward
         self.ended[:, rows] = False
         self.ended[TRUNCATED, rows] = self._shared_present[ALIVE, rows]
-        self.lengths[rows] -= self._counts[rows]  # the lost step is none of its episode's
-        if self._comes_and_goes:
+        self.lengths[rows] -= self._counts[rows]  # the lost step does not count
+        if self._may_be_absent:
             self.present[:, rows] = False  # until the next episode begins
         if self._masks is not None:
-            self._masks[rows] = 1  # as of all who are not there
+            self._masks[rows] = 1  # as for all absent agents
 
     def take_over(self) -> None:
-        """The rows were another host's, which is lost: cut every episode."""
+        """Take over the rows of a lost host: cut every episode."""
         self.ended[TRUNCATED] = self._shared_present[ALIVE]
         self.rewards[...] = self._shared_rewards[...] = 0.0
         if self._masks is not None:
@@ -147,7 +148,8 @@ class OwnColumns:
         rows = self._of[env]
         self.rewards[rows] = self._shared_rewards[rows] = 0.0
 
-    def hand_over_ends(self) -> None:
+    def publish_ends(self) -> None:
+        """Copy the ends, and which agents are present, to the block."""
         self._shared_ended[...] = self.ended
         self._shared_present[...] = self.present
 
@@ -159,11 +161,11 @@ class RangeColumns:
         self._envs = len(env_ids)
         self.groups = [OwnColumns(views, group, env_ids) for group in views.layout.groups]
         self.several = any(group.may_be_absent for group in views.layout.groups)
-        self._steps = np.zeros(self._envs, np.int64)  # of envs, where no agent need have taken all of them
+        self._steps = np.zeros(self._envs, np.int64)  # per env, because no agent need have taken all of them
         self._earlier_steps = views[COUNTS][EARLIER_STEPS, env_ids.start : env_ids.stop]
 
     def rows_of(self, env_id: int) -> list[SlotRow]:
-        """One per agent, in the order of the groups."""
+        """The rows of one env, one per agent, in the order of the groups."""
         return [row for own in self.groups for row in own.rows_of(env_id)]
 
     def add_step(self) -> None:
@@ -179,17 +181,17 @@ class RangeColumns:
             self._steps[envs] += 1
 
     def length(self, env: int) -> int:
-        """Steps that the env has taken in its episode."""
+        """Number of steps of the env in its current episode."""
         return int(self._steps[env]) if self.several else self.groups[0].length(env)
 
     def all_steps(self, env: int) -> int:
-        """Steps that the env has taken in all its episodes."""
+        """Number of steps of the env in all its episodes."""
         return int(self._earlier_steps[env]) + self.length(env)
 
     def by_agent(self, env: int, actions: Sequence[Any]) -> dict[str, Any]:
-        """What an env was asked to do, as it was told: agent → action, of those that acted."""
-        told = [pair for own in self.groups for pair in own.who_acted(env)]
-        return {agent: action for (agent, acted), action in zip(told, actions) if acted}
+        """An env's actions as it received them: agent → action, of the agents that acted."""
+        agents = [pair for own in self.groups for pair in own.agents_asked(env)]
+        return {agent: action for (agent, acted), action in zip(agents, actions) if acted}
 
     def begin(self, env: int) -> None:
         self._earlier_steps[env] += self.length(env)
@@ -214,16 +216,16 @@ class RangeColumns:
         for own in self.groups:
             own.take_over()
 
-    def hand_over_ends(self) -> None:
+    def publish_ends(self) -> None:
         for own in self.groups:
-            own.hand_over_ends()
+            own.publish_ends()
 
     @property
     def any_ended(self) -> bool:
-        """Some agent of some env has, in its env's last step."""
-        return any(np.count_nonzero(own.ended) for own in self.groups)  # a tenth of what numpy's any() takes
+        """Whether any agent of any env has ended in its env's last step."""
+        return any(np.count_nonzero(own.ended) for own in self.groups)  # ten times as fast as numpy's any()
 
     def envs_with_ends(self) -> Array:
-        """[envs] bool: where some agent has ended in the env's last step."""
-        found = [own.ended.any(axis=0).reshape(self._envs, -1).any(axis=1) for own in self.groups]
-        return np.asarray(np.logical_or.reduce(found))
+        """[envs] bool: the envs in whose last step an agent has ended."""
+        by_group = [own.ended.any(axis=0).reshape(self._envs, -1).any(axis=1) for own in self.groups]
+        return np.asarray(np.logical_or.reduce(by_group))

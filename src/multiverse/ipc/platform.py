@@ -1,6 +1,6 @@
-"""What this operating system has, with the portable fallback behind one switch.
+"""Features of the operating system, with one switch that selects the portable fallbacks.
 
-Set MULTIVERSE_FALLBACK=1 to run as on macOS (an unlinked file, pipes as doorbells): the tests do.
+MULTIVERSE_FALLBACK=1, which the tests use, runs as on macOS: with an unlinked file, and pipes as doorbells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of a space to and from rows of the block. Everything that can be prepared is prepared once per layout."""
+"""Writes values of a space to rows of the block, and reads them. All preparation happens once per layout."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import BadValue, InvalidActions
-from multiverse.core.layout import ACTIONS, PYTHON_INTS, STATE, FieldName, Leaf, Path, from_leaves, leaves
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import ACTIONS, PYTHON_INTS, STATE, Array, FieldName, Leaf, Path, Views, from_leaves, leaves
 
 Write = Callable[[Any], None]
 
 
 # -- writing one env's observation -----------------------------------------------------------------------------
 def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int) -> Write:
-    """A function that puts one value of `space` into row `row` of the arrays under `name`."""
+    """A function that writes one value of `space` into row `row` of the arrays under `name`."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         items = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         parts: list[tuple[Any, Write]] = [(key, row_writer(child, views, (*name, key), row)) for key, child in items]
@@ -48,9 +47,9 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
 
 
 def _number_writer(write: Write, numbers: Array, are_ints: Array | None, row: int) -> Write:
-    """The same for a whole number, which nearly always is Python's or numpy's own, and fits.
+    """A writer of whole numbers, which are nearly always Python ints or of the space's own dtype, and fit.
 
-    Whether it is Python's is noted, if there is where, when that changes: hardly ever, then.
+    `are_ints`, if given, records whether the value is a Python int; it is written only when that changes.
     """
     cells, kind = numbers.data, numbers.dtype.type
     noted, cell = (memoryview(bytearray(1)).cast("?"), 0) if are_ints is None else (are_ints.data, row)
@@ -63,7 +62,7 @@ def _number_writer(write: Write, numbers: Array, are_ints: Array | None, row: in
             try:
                 cells[row] = value
                 return
-            except ValueError:  # it is too large
+            except ValueError:  # too large
                 pass
         write(value)
 
@@ -74,14 +73,14 @@ def _array_writer(target: Array, name: FieldName) -> Write:
     shape, dtype, copy = target.shape, target.dtype, np.copyto
 
     def write_array(value: Any) -> None:
-        # The first test is nearly always true and keeps numpy from broadcasting or casting silently.
+        # Nearly always true; numpy never broadcasts or casts silently here.
         if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
             target[...] = value
             return
         try:
             array = np.asarray(value)
-        except Exception as error:  # a list of lists of different lengths, say
-            raise BadValue(f"{called(name)} cannot be made an array: {type(error).__name__}: {error}") from error
+        except Exception as error:  # such as a list of lists of different lengths
+            raise BadValue(f"{called(name)} is not convertible to an array: {type(error).__name__}: {error}") from error
         if array.shape != shape:  # guard: no-broadcasting
             raise BadValue(f"{called(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
@@ -111,7 +110,7 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
 
 
 def called(name: FieldName) -> str:
-    """A leaf as a user knows it: "the observation['camera'][1]"."""
+    """A leaf's name in messages: "the observation['camera'][1]"."""
     kind, path = name[0] if name[0] == STATE else str(name[1]).rstrip("s"), name[2:]
     return f"the {kind}" + "".join(f"[{key!r}]" for key in path)
 
@@ -123,7 +122,7 @@ def _kind_of(value: Any) -> str:
 
 # -- reading actions -------------------------------------------------------------------------------------------
 def actions_reader(space: spaces.Space[Any], views: Views, name: FieldName, rows: slice) -> Callable[[], list[Any]]:
-    """A function that gives each env of a range an action of its own, safe to keep: nothing in it changes later."""
+    """A function that returns the actions of a range of envs, each as a separate object that never changes."""
     readers = [(leaf, _leaf_reader(leaf, views, (*name, *leaf.path), rows)) for leaf in leaves(space)]
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return readers[0][1]
@@ -139,7 +138,7 @@ def actions_reader(space: spaces.Space[Any], views: Views, name: FieldName, rows
 
 
 def env_actions_reader(views: Views, env_ids: range) -> Callable[[], list[Any]]:
-    """A function that gives each env of a range its action or, where it has several agents, a list of theirs in the
+    """A function that returns the action of each env of a range or, for several agents, a list of their actions in the
     order of the groups."""
     groups = views.layout.groups
     readers = [actions_reader(g.action_space, views, (g.name, ACTIONS), views.layout.rows(g, env_ids)) for g in groups]
@@ -173,14 +172,14 @@ def _leaf_reader(leaf: Leaf, views: Views, name: FieldName, rows: slice) -> Call
         return lambda: objects[rows]
     array = views[name][rows]
     if isinstance(leaf.space, spaces.Discrete) and leaf.space.n <= 4096:
-        # Scalars are immutable, so the same numpy integers can be handed out again and again.
+        # Scalars are immutable, so the same numpy integers can be returned every time.
         scalars = {int(i): array.dtype.type(i) for i in range(leaf.space.start, leaf.space.start + leaf.space.n)}
         look_up = scalars.__getitem__
 
         def read_discrete() -> list[Any]:
             try:
                 return list(map(look_up, array.tolist()))
-            except KeyError:  # out of range: the env says so best itself
+            except KeyError:  # out of range: left to the env, which raises the best message
                 return list(array.copy())
 
         return read_discrete
@@ -189,14 +188,14 @@ def _leaf_reader(leaf: Leaf, views: Views, name: FieldName, rows: slice) -> Call
 
 # -- writing the caller's actions ------------------------------------------------------------------------------
 class ActionWriter:
-    """Checks a whole batch of actions, then puts it into the block: a batch that is refused leaves no trace."""
+    """Checks a whole batch of actions, then writes it into the block: an invalid batch leaves no trace."""
 
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
         self._space = space
         self._leaves = list(leaves(space))
         self._views, self._name = views, name
         self._rows = views.layout.num_envs
-        # One array in the space's own dtype is what learners send; everything else takes the careful way.
+        # Learners send one array in the space's dtype; everything else takes the slow path.
         self._whole = views[name] if _is_one_array(space) else np.empty(0, np.void)
         self._whole_shape, self._whole_dtype = self._whole.shape, self._whole.dtype
         self._may_be_nan = self._whole_dtype.kind == "f"
@@ -210,11 +209,11 @@ class ActionWriter:
             self.write(actions, slice(None), self._rows)
 
     def write(self, actions: Any, rows: slice | Array, count: int) -> None:
-        """Actions for `count` envs into `rows`."""
+        """Write the actions for `count` envs into `rows`."""
         self.prepared(actions, rows, count)()
 
     def prepared(self, actions: Any, rows: slice | Array, count: int, whose: str = "") -> Callable[[], None]:
-        """Check the actions now; what is returned writes them. `whose` is for the error."""
+        """Check the actions now; the returned function writes them. `whose` is for the error message."""
         checked = [self._checked(leaf, self._part(actions, leaf.path), count, whose) for leaf in self._leaves]
         return lambda: self._write(checked, rows)
 
@@ -226,11 +225,11 @@ class ActionWriter:
             else:
                 objects = self._views.objects[name]
                 indices = range(*rows.indices(len(objects))) if isinstance(rows, slice) else rows
-                for row, item in zip(indices, deepcopy(value)):  # the caller may reuse its own
+                for row, item in zip(indices, deepcopy(value)):  # the caller may reuse its objects
                     objects[row] = item
 
     def _part(self, actions: Any, path: Path) -> Any:
-        """One leaf's share of the batch."""
+        """One leaf's part of the batch."""
         part = actions
         for key in path:
             try:
@@ -256,12 +255,14 @@ class ActionWriter:
         try:
             array = np.asarray(value)
         except (ValueError, TypeError) as error:
-            raise InvalidActions(f"actions{where}: cannot make an array of {type(value).__name__}: {error}") from error
+            raise InvalidActions(f"actions{where}: cannot convert {type(value).__name__} to array: {error}") from error
         if array.shape != shape:  # guard: all-actions-are-checked-first
             raise InvalidActions(f"actions{where} have shape {array.shape}, expected {shape}: one row per env")
-        integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # these pass if they fit
+        integers = array.dtype.kind in "iu" and dtype.kind in "iu"  # accepted if they fit
         if array.dtype != dtype and not integers and not np.can_cast(array.dtype, dtype, casting="same_kind"):
-            raise InvalidActions(f"actions{where} are {array.dtype}, expected {dtype} (or what casts to it safely)")
+            raise InvalidActions(
+                f"actions{where} are {array.dtype}, expected {dtype} or a dtype that casts to it safely"
+            )
         if array.dtype != dtype and dtype.kind in "iu" and not _fits(array, dtype):
             raise InvalidActions(f"actions{where} hold {array.max()} or {array.min()}, which {dtype} cannot hold")
         if array.dtype.kind == "f" and _holds_nan(array):  # guard: nan-actions-are-refused
@@ -275,9 +276,9 @@ def _holds_nan(array: Array) -> bool:
     return bool(total != total)
 
 
-# -- the batch as the caller sees it ---------------------------------------------------------------------------
+# -- reading batches for the caller ----------------------------------------------------------------------------
 class BatchReader:
-    """The nested batch of a space, of all rows or some. Leaves that are no arrays come as a tuple, one per row."""
+    """Reads the nested batch of a space, of all rows or some. Leaves without arrays are tuples of one item per row."""
 
     def __init__(self, space: spaces.Space[Any], views: Views, name: FieldName) -> None:
         self._single = views[name] if _is_one_array(space) else None
@@ -303,7 +304,7 @@ def _rows_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Cal
     array = views[name]
 
     def read_array(rows: slice | Array, copy: bool) -> Array:
-        part: Array = array[rows]  # an index array has copied already
+        part: Array = array[rows]  # indexing with an array copies
         return part.copy() if copy and isinstance(rows, slice) else part
 
     return read_array
@@ -315,7 +316,7 @@ def _object_rows(objects: list[Any], rows: slice | Array, copy: bool) -> tuple[A
 
 
 def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Callable[[int], Any]:
-    """A function row → a copy of that row as one value of the space, with Python's ints where the env has them."""
+    """A function row → a copy of that row as one value of the space, with Python ints if the env returned those."""
     if isinstance(space, spaces.Dict):
         by_key = {key: row_reader(child, views, (*name, key)) for key, child in space.spaces.items()}
         return lambda row: {key: read(row) for key, read in by_key.items()}
@@ -326,7 +327,7 @@ def row_reader(space: spaces.Space[Any], views: Views, name: FieldName) -> Calla
         return views.objects[name].__getitem__
     array = views[name]
     if not isinstance(space, spaces.Discrete):
-        return lambda row: np.array(array[row])  # a Box without dimensions stays an array
+        return lambda row: np.array(array[row])  # the value of a Box without dimensions stays an array
     are_ints = views.arrays.get((name[0], PYTHON_INTS, *name[2:]))
     if are_ints is None:
         return array.__getitem__

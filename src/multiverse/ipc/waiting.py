@@ -1,9 +1,9 @@
-"""The waiting rule: look for a short while, then sleep in the kernel.
+"""The waiting rule: spin for a short time, then sleep in the kernel.
 
-Looking costs a core, sleeping costs a wake-up of tens of microseconds. So: look for up to 200 µs, giving the
-core away after every 8 looks; after two waits in a row that had to sleep anyway, the next 64 sleep at once.
-As many workers as there are cores beside the caller's look for up to 1 ms: a learner that takes half of that to choose
-its next actions finds them awake, and the cores they look on are nobody else's.
+Spinning occupies a core; waking up takes tens of microseconds. So a side spins for up to 200 µs and yields the core
+after every 8 checks; after two consecutive waits that had to sleep anyway, the next 64 sleep at once. As many workers
+as there are spare cores beside the caller's spin for up to 1 ms: they are still awake when a learner takes half of
+that to choose its next actions, and no other process needs these cores.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOOKS_BEFORE_YIELD = 8
 MISSES_BEFORE_PARKING = 2
 PARKED_WAITS = 64
 FIRST_NAP_S = 0.02
-"""A sleeper wakes once after this time and looks again, in case a ring was lost: see `mailbox`."""
+"""A sleeper wakes once after this time and checks again, in case a ring was missed: see `mailbox`."""
 
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class Waiting:
-    """One side's memory of how its last waits went. "auto" is the rule above; "spin" always looks, "park" never."""
+    """Waiting of one side, adapting to its last waits. "auto" is the rule above; "spin" always spins, "park" never."""
 
     __slots__ = ("_adapt", "_misses", "_park_next", "_spare_core", "_spin")
 
@@ -40,7 +40,7 @@ class Waiting:
         self._park_next = 0
 
     def look(self, ready: Callable[[], bool]) -> bool:
-        """Look for the event for a while, as the rule has it; False means: go to sleep for it."""
+        """Spin until the event according to the rule; False if the side has to sleep."""
         if ready():
             return True
         if not self._spin:
@@ -50,7 +50,7 @@ class Waiting:
             return False
         give_up = time.perf_counter_ns() + (LONG_LOOK_NS if self._spare_core else LOOK_NS)
         while True:
-            _yield_core()  # first of all: whoever we wait for may be waiting for this core
+            _yield_core()  # first, because the other side may be waiting for this core
             for _ in range(LOOKS_BEFORE_YIELD):
                 if ready():
                     self._misses = 0
@@ -65,27 +65,27 @@ class Waiting:
 
 
 def readable(fd: int, timeout_s: float | None) -> bool:
-    """Whether `fd` has something to read (or has hung up) within the time; any number of open files is fine."""
+    """Whether `fd` becomes readable (or hangs up) within the time. Works with any number of open files."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1e3))
 
 
 class WaitSet:
-    """Where a side sleeps: one poll over doorbells and signs of death, with a monotonic deadline."""
+    """Sleeps in one poll over doorbells and sentinels of ended workers, with a monotonic deadline."""
 
     def __init__(self) -> None:
         self._poll = select.poll()
         self._wakers: dict[int, Callable[[], None]] = {}
-        self._say_asleep: dict[int, Callable[[bool], None]] = {}
+        self._set_asleep: dict[int, Callable[[bool], None]] = {}
 
-    def add_doorbell(self, fd: int, drain: Callable[[], None], say_asleep: Callable[[bool], None]) -> None:
+    def add_doorbell(self, fd: int, drain: Callable[[], None], set_asleep: Callable[[bool], None]) -> None:
         self._poll.register(fd, select.POLLIN)
         self._wakers[fd] = drain
-        self._say_asleep[fd] = say_asleep
+        self._set_asleep[fd] = set_asleep
 
     def add_sentinel(self, fd: int, on_end: Callable[[], None], readable: bool = True) -> None:
-        """Wake and call `on_end`, once, when `fd` becomes readable (or, if not `readable`, hangs up)."""
+        """Wake and call `on_end` once when `fd` becomes readable (or, if not `readable`, hangs up)."""
 
         def report_once() -> None:
             self.remove(fd)
@@ -95,14 +95,14 @@ class WaitSet:
         self._wakers[fd] = report_once
 
     def remove(self, fd: int) -> None:
-        self._say_asleep.pop(fd, None)
+        self._set_asleep.pop(fd, None)
         if self._wakers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def sleep_until(self, ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Sleep until `ready`; False if the deadline (of `time.monotonic`) passed first."""
-        for say in self._say_asleep.values():
-            say(True)
+        """Sleep until `ready`; False if the deadline (`time.monotonic`) passed first."""
+        for set_asleep in self._set_asleep.values():
+            set_asleep(True)
         try:
             first_nap_s: float | None = FIRST_NAP_S
             while not ready():
@@ -114,15 +114,15 @@ class WaitSet:
                     first_nap_s = None
             return True
         finally:
-            for say in self._say_asleep.values():
-                say(False)
+            for set_asleep in self._set_asleep.values():
+                set_asleep(False)
 
-    def look_around(self) -> None:
-        """Hear of deaths without sleeping."""
+    def check(self) -> None:
+        """Process doorbells and ended workers without sleeping."""
         self._doze(0.0)
 
     def _doze(self, seconds: float) -> bool:
-        """Sleep until something happens; False if only the time passed."""
+        """Sleep until an event; False if only the time passed."""
         events = self._poll.poll(None if seconds == math.inf else seconds * 1e3)
         for fd, _ in events:
             waker = self._wakers.get(fd)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Outputs
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import HALF_LOG_TAU, log_softmax, mask_logits
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.network_spec import ObservationLayout
 
 SHUFFLED_ROWS = 4096

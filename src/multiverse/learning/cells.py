@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 HALF = np.float32(0.5)
 ONE = np.float32(1)

@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import MASKED_LOGIT
-from multiverse.core.views import Array
 from multiverse.learning.network_spec import NetworkSpec
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.network_spec import NetworkSpec, initial_gate_bias
 

@@ -16,8 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import Path, from_leaves
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, Path, from_leaves
 from multiverse.learning.convolution import Convolution
 
 MAX_PARAMETERS = 2**28

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import TrainingDiverged
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 TINY = 1e-8
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import TEAM, Packing, RolloutBatch
 from multiverse.learning.cells import CELLS, BufferPool, CellWeights, ParameterAllocator
 from multiverse.learning.convolution import Convolution

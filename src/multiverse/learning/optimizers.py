@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.loss import as_numpy
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import NetworkInput
 from multiverse.learning.cells import CELLS, BufferPool, CellWeights
 from multiverse.learning.network_spec import NetworkSpec, count_parameters

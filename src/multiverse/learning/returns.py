@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 
 @dataclass(frozen=True)

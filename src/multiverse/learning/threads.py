@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from multiverse.core.errors import PreflightError, in_a_line
+from multiverse.core.errors import PreflightError
+from multiverse.core.wording import in_a_line
 
 
 def torch_for(what: str) -> Any:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import TEAM, Packing, RolloutBatch
 from multiverse.learning.distributions import distribution_for
 from multiverse.learning.loss import LossFunction, Outputs, as_numpy

@@ -20,8 +20,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from multiverse.core.errors import InvalidRequest, in_a_line
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import leaves
+from multiverse.core.wording import in_a_line
 from multiverse.learning.convolution import channels_last
 from multiverse.learning.network_spec import CustomNetwork, count_parameters
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.convolution import Convolution
 from multiverse.learning.initial_weights import cell_weights, dense_weights
 from multiverse.learning.loss import Loss, as_numpy

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from multiverse.core.layout import Array
 from multiverse.core.policy import MASKED_LOGIT
-from multiverse.core.views import Array
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.distributions import Categorical
 from multiverse.learning.loss import LossFunction, Outputs, as_numpy

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.learning.batches import NetworkInput
 from multiverse.learning.loss import Loss, as_numpy
 from multiverse.learning.network_spec import NetworkSpec, count_parameters

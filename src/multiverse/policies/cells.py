@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
+from multiverse.core.layout import Array
 from multiverse.core.policy import Memory
-from multiverse.core.views import Array
 
 BLOCK_ROWS = 4
 MemoryKind = Literal["lstm", "gru"]

@@ -12,9 +12,8 @@ from gymnasium import spaces
 
 from multiverse.core.env import observed_mask
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import Leaf, Path, leaves
+from multiverse.core.layout import Array, Leaf, Path, leaves
 from multiverse.core.policy import Leaves, Seen
-from multiverse.core.views import Array
 from multiverse.ipc.link import PackedOnce
 
 SMALLEST_IMAGE = 36

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import MASKED_LOGIT
-from multiverse.core.views import Array
+from multiverse.core.wording import in_words
 
 LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
 """Bounds of the logarithm of a standard deviation that a network returns."""

@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.policy import Memory, Policy, Seen
-from multiverse.core.views import Array
 from multiverse.policies.cells import GATES, Cells, in_blocks
 from multiverse.policies.features import SCALED_BYTES, Features, previous_of
 from multiverse.policies.heads import (

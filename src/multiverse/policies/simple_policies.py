@@ -9,9 +9,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidActions, InvalidRequest
-from multiverse.core.layout import from_leaves
+from multiverse.core.layout import Array, from_leaves
 from multiverse.core.policy import Memory, Policy, Seen
-from multiverse.core.views import Array
 from multiverse.policies.heads import Head, action_of, head_for, outputs_of
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.core.layout import Array
 from multiverse.core.policy import MASKED_LOGIT, Memory, Policy, Seen
-from multiverse.core.views import Array
 from multiverse.policies.cells import in_blocks
 from multiverse.policies.features import SCALED_BYTES, Features
 from multiverse.policies.heads import DiscreteHead, head_for

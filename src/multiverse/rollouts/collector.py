@@ -11,10 +11,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from multiverse.core.layout import Path
+from multiverse.core.layout import Array, Path
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan
-from multiverse.core.views import Array
 from multiverse.rollouts.episodes import Collected, RunningEpisodes
 from multiverse.rollouts.lock_step import LockStep
 from multiverse.rollouts.rollout import Rollout, RolloutShape

@@ -20,11 +20,10 @@ from gymnasium.vector import AutoresetMode
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.core.errors import InvalidRequest, ReplyTimeout, WorkerDied
 from multiverse.core.failures import FailureOptions, OnBadValue, OnFailure
-from multiverse.core.layout import COMPLETED_EPISODES, COUNTS
+from multiverse.core.layout import COMPLETED_EPISODES, COUNTS, Array
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Timeouts, whole_number
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan, ResetRequest, warn_of_missing_tasks
-from multiverse.core.views import Array
 from multiverse.executors.machine import usable_cores
 from multiverse.executors.startup import ranges
 from multiverse.executors.worker_loop import alike

@@ -18,10 +18,9 @@ import numpy as np
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.infos import Infos, of_row
-from multiverse.core.layout import SINGLE_AGENT, FieldName
+from multiverse.core.layout import SINGLE_AGENT, Array, FieldName
 from multiverse.core.policy import Policy, Seen
 from multiverse.core.reset_plan import ResetPlan, ResetRequest
-from multiverse.core.views import Array
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import Features, dtype_of, leaf_of, shape_of
 from multiverse.policies.heads import action_of

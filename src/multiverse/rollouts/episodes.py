@@ -13,9 +13,8 @@ from typing import Any, cast
 import numpy as np
 
 from multiverse.core.infos import Infos
-from multiverse.core.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES
+from multiverse.core.layout import ACTING, EPISODE_LENGTH, EPISODE_RETURN, OBSERVATIONS, PRESENT, VALUES, Array
 from multiverse.core.policy import Leaves, Policy
-from multiverse.core.views import Array
 from multiverse.rollouts.rollout import ACTED_BY, BEGUN, FRESH, LOST, SEEDS, Rollout
 from multiverse.rollouts.rollout_arrays import RolloutArrays
 from multiverse.rollouts.self_play import CURRENT_POLICY, versions_by_slot

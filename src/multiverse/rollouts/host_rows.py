@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from multiverse.core.layout import EPISODES, STEPPING, Layout, Path
+from multiverse.core.layout import EPISODES, STEPPING, Array, Layout, Path
 from multiverse.core.policy import Policy
-from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.hosts import GoOn
 from multiverse.executors.step_reply import EXTRAS, Extras
@@ -140,7 +139,7 @@ class _HostSteps:
     next_step = False
 
     def __init__(self, envs: EnvRange, step: Callable[[bool], int]) -> None:
-        self._envs, self._step, self.seed_of = envs, step, envs.seed_of
+        self._envs, self._step, self.seed_of = envs, step, envs.episodes.seed_of
         self._failed = False
 
     def step(self, only_marked: bool) -> Iterable[int]:

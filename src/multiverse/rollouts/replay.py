@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.errors import InvalidRequest, in_bytes
-from multiverse.core.layout import Leaf
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array, Leaf
 from multiverse.core.policy import Leaves
 from multiverse.core.tables import SavedTable, Table
-from multiverse.core.views import Array
+from multiverse.core.wording import in_bytes
 from multiverse.policies.features import dtype_of, numeric_leaves, shape_of
 from multiverse.rollouts.rollout import Rollout
 

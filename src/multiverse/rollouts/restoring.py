@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.failures import RESTARTED
-from multiverse.core.layout import FieldName
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, FieldName
 from multiverse.rollouts.episodes import Taken, by_env, step_slots, sums
 from multiverse.vector.base import BaseVectorEnv
 from multiverse.vector.single import VectorEnv

@@ -17,13 +17,13 @@ from multiverse.core.layout import (
     SINGLE_AGENT,
     TERMINATED,
     TRUNCATED,
+    Array,
     Field,
     FieldName,
     Leaf,
     Path,
 )
 from multiverse.core.policy import Leaves, Memory
-from multiverse.core.views import Array
 from multiverse.policies.features import dtype_of, numeric_leaves, shape_of
 
 

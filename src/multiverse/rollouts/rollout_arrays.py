@@ -10,10 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from multiverse.core.layout import EPISODE_LENGTH, OBSERVATIONS, REWARD, STATE, VALUES, Field, FieldName, Group, Path
+from multiverse.core.layout import (
+    EPISODE_LENGTH,
+    OBSERVATIONS,
+    REWARD,
+    STATE,
+    VALUES,
+    Array,
+    Field,
+    FieldName,
+    Group,
+    Path,
+)
 from multiverse.core.policy import Policy
 from multiverse.core.reset_plan import ResetPlan
-from multiverse.core.views import Array
 from multiverse.rollouts.rollout import (
     BEGUN,
     FRESH,

@@ -21,13 +21,14 @@ from multiverse.core.layout import (
     REWARD,
     STATE,
     VALUES,
+    Array,
     FieldName,
     Group,
     Layout,
     Path,
+    Views,
 )
 from multiverse.core.policy import Memory, Policy, Seen
-from multiverse.core.views import Array, Views
 from multiverse.ipc.space_rows import ActionWriter
 from multiverse.rollouts.rollout import ROLLOUT, name_in_block
 from multiverse.rollouts.self_play import CURRENT_POLICY, Opponents, versions_by_slot

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import Group
+from multiverse.core.layout import Array, Group
 from multiverse.core.policy import Policy
-from multiverse.core.views import Array
 from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy
 
 Choice = Literal["uniform", "recent"]

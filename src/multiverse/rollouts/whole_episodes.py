@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Array
 from multiverse.rollouts.rollout import PER_SLOT, Rollout, combined
 
 

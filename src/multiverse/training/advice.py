@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from multiverse.core.errors import InvalidConfig, InvalidRequest, MultiverseError, in_a_line, in_words
+from multiverse.core.errors import InvalidConfig, InvalidRequest, MultiverseError
+from multiverse.core.wording import in_a_line, in_words
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook

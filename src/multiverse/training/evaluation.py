@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.errors import EvaluationFailed, counted, in_digits
+from multiverse.core.errors import EvaluationFailed
 from multiverse.core.failures import BAD_VALUE, RESTARTED
 from multiverse.core.infos import Infos, of_row
-from multiverse.core.layout import ACTION_MASKS, REWARD, VALUES, Group
+from multiverse.core.layout import ACTION_MASKS, REWARD, VALUES, Array, Group
 from multiverse.core.policy import Policy, Seen
 from multiverse.core.seeds import evaluation_seed
-from multiverse.core.views import Array
+from multiverse.core.wording import counted, in_digits
 from multiverse.policies.features import Features, dtype_of
 from multiverse.policies.heads import no_actions
 from multiverse.rollouts.episodes import acting_of, by_env, is_single, shown_by, step_slots, sums

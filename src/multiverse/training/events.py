@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from multiverse.core.errors import EnvFailed, ReplyTimeout, WorkerDied
-from multiverse.core.failures import HOW_TO_GO_ON
+from multiverse.core.failures import HOW_TO_CONTINUE
 from multiverse.executors.launch.output import hold_standard_descriptors
 from multiverse.training.config.budget import Clock
 from multiverse.training.runs.checkpoint import saved_steps
@@ -281,6 +281,6 @@ def _with_resume_command(error: Exception, path: Path | None, resume: ResumeComm
     """The error with the command that resumes this run in its hint, if the hint mentions resuming."""
     if not isinstance(error, EnvFailed | WorkerDied | ReplyTimeout):
         return error
-    if path is None or HOW_TO_GO_ON not in error.hint:
+    if path is None or HOW_TO_CONTINUE not in error.hint:
         return error
-    return error.with_hint(error.hint.replace(HOW_TO_GO_ON, f"the run can be resumed with `{resume.of(path)}`"))
+    return error.with_hint(error.hint.replace(HOW_TO_CONTINUE, f"the run can be resumed with `{resume.of(path)}`"))

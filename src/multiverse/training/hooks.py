@@ -8,7 +8,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.wording import in_words
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport

@@ -14,12 +14,13 @@ from gymnasium import spaces
 
 from multiverse.adapters.agents import AgentOptions
 from multiverse.adapters.env_source import Wrapper
-from multiverse.core.errors import EvaluationFailed, InvalidRequest, in_a_line
+from multiverse.core.errors import EvaluationFailed, InvalidRequest
 from multiverse.core.imports import without_folders
 from multiverse.core.layout import SINGLE_AGENT, Group
 from multiverse.core.plan import IN_CALLER, whole_number
 from multiverse.core.policy import Policy
 from multiverse.core.seeds import checked_run_seed, default_test_seed
+from multiverse.core.wording import in_a_line
 from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
@@ -148,7 +149,7 @@ def evaluate_saved(
     with reading_state(checkpoint):
         masks = saved_masks(checkpoint.state["session"])
     run_envs = RunEnvs(config, source_of(config, objects), masks, outside=[watch] if watch else [])
-    plan = plan_for(IN_CALLER, 1, None, None, "auto", "watched") if watch else None
+    plan = plan_for(IN_CALLER, 1, why="watched") if watch else None
     try:
         envs = EvaluationEnvs(lambda count: run_envs.open_evaluation(count, plan), count, config.restarts_per_minute)
     except EvaluationFailed as error:  # its cause suffices: there are no envs of a training here

@@ -17,9 +17,10 @@ import gymnasium
 import multiverse
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
-from multiverse.core.errors import CheckpointBroken, InvalidRequest, UntrustedRun, in_words
+from multiverse.core.errors import CheckpointBroken, InvalidRequest, UntrustedRun
 from multiverse.core.imports import with_folders
 from multiverse.core.plan import Plan
+from multiverse.core.wording import in_words
 from multiverse.networks import NETWORKS
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build, in_todays_names

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.errors import InvalidRequest, in_words
-from multiverse.core.layout import Leaf
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array, Leaf
 from multiverse.core.policy import Leaves, Memory, Policy, Seen
-from multiverse.core.views import Array
+from multiverse.core.wording import in_words
 from multiverse.policies.features import Features, dtype_of, leaf_of, shape_of
 from multiverse.policies.heads import no_actions
 from multiverse.policies.team_policy import TeamPolicy

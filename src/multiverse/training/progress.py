@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.core.errors import counted, in_digits
+from multiverse.core.wording import counted, in_digits
 from multiverse.training import events
 from multiverse.training.config.budget import PARTS, Budget, Clock
 

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.algorithms import algorithm_class
-from multiverse.core.errors import InvalidRequest, MultiverseError, counted, in_digits
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.imports import without_folders
 from multiverse.core.plan import whole_number
+from multiverse.core.wording import counted, in_digits
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, Schedule, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml

@@ -15,7 +15,7 @@ from multiverse.algorithms.capabilities import Capabilities, capabilities_of, se
 from multiverse.core.env import MaskSource
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import Failures
-from multiverse.core.plan import Plan
+from multiverse.core.plan import Plan, WorkerOptions
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
@@ -185,7 +185,8 @@ class Session:
         self._next_episodes[: len(begun)] = [episode + 1 for episode in begun]
         workers = self._config.workers and min(self._config.workers, count)
         why = plan.why.partition(";")[0]
-        self._reopen(count, plan_for(plan.executor, count, workers, plan.start_method, plan.waiting, why, plan.ray))
+        options = WorkerOptions(count=workers or None, start_method=plan.start_method, waiting=plan.waiting)
+        self._reopen(count, plan_for(plan.executor, count, why=why, workers=options, ray=plan.ray))
         self._set_slots()
         new = [0] * max(0, count - len(self._next_episodes))
         self.envs.begin_at([*self._next_episodes, *new][:count])  # guard: no-episode-is-played-again

@@ -11,8 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.layout import SINGLE_AGENT, Group, Layout
-from multiverse.core.views import Array
+from multiverse.core.layout import SINGLE_AGENT, Array, Group, Layout
 
 MAX_NUMBERS = 2**24
 """Maximum size of a space, about a hundred times that of a stack of large images: a file of a few bytes could otherwise

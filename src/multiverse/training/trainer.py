@@ -304,7 +304,7 @@ class Trainer:
         summary = self.summary(finished=not interrupted)
         self.directory.write_summary(summary)
         if interrupted:
-            self._requests.raise_it()
+            self._requests.raise_stop()
         for hook in self._hooks:
             hook.on_end(self, summary)
         return summary

@@ -16,8 +16,9 @@ import gymnasium
 
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.algorithms import DEFAULT_ALGORITHM, known_name
-from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import with_folders, without_folders
+from multiverse.core.wording import in_words
 from multiverse.networks import network_name
 from multiverse.training.config.changes import Schedule
 from multiverse.training.config.train_config import TrainConfig, import_name, name_of, wrapper_name

@@ -26,9 +26,8 @@ from multiverse.core.errors import (
 )
 from multiverse.core.failures import FailureOptions, Failures
 from multiverse.core.infos import Infos
-from multiverse.core.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING
+from multiverse.core.layout import COUNTS, ENV_RESTARTS, EPISODES, STEPPING, Array, Views
 from multiverse.core.plan import Autoreset, Plan, whole_number
-from multiverse.core.views import Array, Views
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Executor
 from multiverse.executors.hosts import Host

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.infos import Infos
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 
 ByAgent = dict[str, Any]
 

@@ -21,11 +21,12 @@ from multiverse.core.layout import (
     TERMINATED,
     TRUNCATED,
     VALUES,
+    Array,
     Group,
     Leaf,
+    Views,
     leaves,
 )
-from multiverse.core.views import Array, Views
 from multiverse.ipc.space_rows import ActionWriter
 from multiverse.vector.batches import ByAgent, GroupBatch
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from multiverse.core.errors import EnvFailed, RemoteError, WorkerDied
 from multiverse.core.infos import Infos, add_info
+from multiverse.core.layout import Array
 from multiverse.core.reset_plan import ResetRequest
-from multiverse.core.views import Array
 from multiverse.executors.env_range import EnvRange
 from multiverse.executors.executor import Answers, Executor, results_of
-from multiverse.executors.hosts import Host, WorkerHost
+from multiverse.executors.hosts import Host
 from multiverse.executors.row_run import Again, RowRun
 from multiverse.executors.step_reply import Extras
+from multiverse.executors.worker_host import WorkerHost
 from multiverse.ipc.interrupts import HeldInterrupts
 from multiverse.vector.requests import RequestState
 from multiverse.vector.step_results import StepResults

@@ -11,8 +11,7 @@ from gymnasium.vector.utils import batch_space
 
 from multiverse.core.errors import InvalidActions, InvalidRequest
 from multiverse.core.infos import Infos, reordered_infos
-from multiverse.core.layout import OBSERVATIONS, STATE, Group, from_leaves, leaves
-from multiverse.core.views import Array
+from multiverse.core.layout import OBSERVATIONS, STATE, Array, Group, from_leaves, leaves
 from multiverse.vector.base import BaseVectorEnv, Running
 from multiverse.vector.batches import AgentsBatch, ByAgent
 from multiverse.vector.group_rows import GroupReader, GroupWriter, Rows, by_agent

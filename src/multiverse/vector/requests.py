@@ -14,9 +14,9 @@ from multiverse.core.errors import (
     RequestPending,
     WorkerDied,
 )
+from multiverse.core.layout import Array
 from multiverse.core.reset_plan import ResetRequest, checked_task
 from multiverse.core.seeds import is_list, seeds_for
-from multiverse.core.views import Array
 from multiverse.executors.hosts import Host
 
 _BOOLS = frozenset({bool, np.bool_})

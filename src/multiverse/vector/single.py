@@ -12,8 +12,7 @@ from gymnasium.vector.utils import batch_space
 
 from multiverse.core.errors import ReplyTimeout, WorkerDied
 from multiverse.core.infos import Infos, reordered_infos
-from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, FieldName
-from multiverse.core.views import Array
+from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, PRESENT, VALUES, Array, FieldName
 from multiverse.executors.env_range import EnvRange
 from multiverse.ipc.space_rows import ActionWriter, BatchReader
 from multiverse.vector.base import BaseVectorEnv, Running

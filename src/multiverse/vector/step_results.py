@@ -11,13 +11,12 @@ import numpy as np
 from multiverse.core.errors import EnvFailed, InEnv, RemoteError
 from multiverse.core.failures import RESTARTED, FailureOptions
 from multiverse.core.infos import Infos, add_info
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.executors.executor import Executor, Lost
 from multiverse.executors.hosts import Host
 from multiverse.executors.step_reply import EXTRAS, FINALS, WROTE_INFOS, Extras
-from multiverse.ipc.final_rows import final_rows
+from multiverse.ipc.env_rows import DeliveredRows, final_rows
 from multiverse.ipc.info_columns import InfoReader
-from multiverse.ipc.last_rows import DeliveredRows
 
 log = logging.getLogger("multiverse")
 
@@ -51,7 +50,7 @@ class StepResults:
             if ids is None:
                 infos = self._columns.whole_batch(wrote, other_infos)
             else:
-                infos = self._columns.some_rows(ids, wrote, other_infos)
+                infos = self._columns.partial_batch(ids, wrote, other_infos)
         except InEnv as error:
             raise EnvFailed("has an info that does not fit the others'", None, [RemoteError.of(error)]) from error
         rows = ids if ids is not None else self._all
@@ -139,7 +138,7 @@ class StepResults:
     def _add_finals(self, infos: Infos, ids: Array, final_infos: dict[int, Infos]) -> None:
         """same_step: add the last observation and info of the episodes that ended in this step."""
         assert self._finals is not None
-        has_final = self._finals.there_in(ids)
+        has_final = self._finals.ended_in(ids)
         rows = np.flatnonzero(has_final).tolist()
         if not rows:
             return

@@ -10,8 +10,8 @@ from gymnasium import spaces
 
 from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, add_info, reordered_infos
-from multiverse.core.views import Array
-from multiverse.ipc.final_rows import final_rows
+from multiverse.core.layout import Array
+from multiverse.ipc.env_rows import final_rows
 from multiverse.vector.base import Running
 from multiverse.vector.batches import Turn, TurnRows
 from multiverse.vector.group_rows import GroupReader, Rows
@@ -143,7 +143,7 @@ class TurnVectorEnv(BaseMultiAgentVectorEnv):
     def _add_finals(self, infos: Infos, ids: Array) -> None:
         """Add the last observations of agents that have ended; in same_step the infos have them already."""
         if self._finals is not None:
-            for row in np.flatnonzero(self._finals.there_in(ids)).tolist():
+            for row in np.flatnonzero(self._finals.ended_in(ids)).tolist():
                 add_info(infos, {"final_obs": self._finals.of(int(ids[row]))}, row, len(ids))
 
     def _reordered(self, batch: Turn, ids: Array) -> Turn:

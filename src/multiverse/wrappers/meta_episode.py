@@ -10,10 +10,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.core.errors import InvalidRequest, MultiverseError, in_a_line, in_words
+from multiverse.core.errors import InvalidRequest, MultiverseError
+from multiverse.core.layout import Array
 from multiverse.core.plan import whole_number
 from multiverse.core.seeds import checked_run_seed
-from multiverse.core.views import Array
+from multiverse.core.wording import in_a_line, in_words
 
 HOOKS = ("sample_tasks", "reset_task", "get_task")
 

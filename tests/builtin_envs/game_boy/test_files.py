@@ -101,7 +101,7 @@ def test_game_file_or_cartridge_that_is_a_pipe_is_refused(tmp_path: Path) -> Non
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for rom_file, game in ((written(tmp_path)["rom"], pipe), (pipe, written(tmp_path)["game"])):
-        with pytest.raises(mv.errors.InvalidRequest, match="it is no plain file"):
+        with pytest.raises(mv.errors.InvalidRequest, match="it is not a plain file"):
             GameBoyEnv(rom_file, game)
 
 

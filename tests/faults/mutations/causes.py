@@ -116,7 +116,7 @@ GUARDS = (
     Guard(
         "one-env-costs-one-env",
         ("A9", "B4"),
-        instead("self.envs = [build() for build in self._build]\nself.bind(self._views)"),
+        instead("envs.envs = [build() for build in self._build]\nenvs.bind(envs.views)"),
         (
             f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[next_step-serial]",
             f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[same_step-forkserver]",

@@ -154,7 +154,7 @@ GUARDS = (
     Guard(
         "signals-wait-for-a-save",
         ("A14",),
-        before("self.raise_it()"),
+        before("self.raise_stop()"),
         (f"{RESUME}::test_a_signal_saves_and_ends_and_the_run_goes_on_later[2-130]",),
     ),
     Guard(

@@ -159,7 +159,7 @@ policy:
         ("seq_model", "algo_name: dqn\n  arch: memory-markov\n  seq_model", "16: policy.arch: dqn has no actor"),
         ("oracle: false", "oracle: yes", "8: env.oracle: expected true or false, found the text 'yes'$"),
         ("seed: 3", "seed: [1, 2]", r"1: seed: expected a whole number, found the list \[1, 2\]$"),
-        ("seed: 3", "seed: -1", "1: seed=-1: from 0 to"),
+        ("seed: 3", "seed: -1", "1: seed=-1: expected a number from 0 to"),
         ("Wind-v0", "my_module:TD", "4: env.env_name: expected a Gymnasium id, found 'my_module:TD'$"),
         ("Wind-v0", "AntDirr", "4: env.env_name: Environment `AntDirr` doesn't exist. Did you mean AntDir-v0.$"),
         ("Wind-v0", "Pendulum-v1", "4: env.env_name: this environment has no tasks"),

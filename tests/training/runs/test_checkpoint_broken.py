@@ -66,7 +66,7 @@ def test_a_missing_file_is_named(good: Path, name: str) -> None:
 @pytest.mark.fault("D3")
 @pytest.mark.parametrize(
     "make, wrong",
-    [(os.mkfifo, "no plain file"), (os.mkdir, "no plain file|cannot be read"), (lambda path: None, "is missing")],
+    [(os.mkfifo, "not a plain file"), (os.mkdir, "not a plain file|cannot be read"), (lambda path: None, "is missing")],
 )
 def test_what_is_no_file_is_not_waited_for(good: Path, make: Callable[[Path], None], wrong: str) -> None:
     (good / "state.json").unlink()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from multiverse.cli.main import one_line, parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
-from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import ExecutorName
+from multiverse.core.wording import counted
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Parallelism, Result

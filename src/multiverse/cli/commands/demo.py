@@ -14,7 +14,7 @@ from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-from multiverse.core.errors import counted
+from multiverse.core.wording import counted
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round

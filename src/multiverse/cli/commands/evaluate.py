@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_KWARGS_HELP, MOVED_HELP, RUN_HELP, TRUST_HELP, argument, option, parse
 from multiverse.cli.output import print_json
-from multiverse.core.errors import InvalidRequest, in_digits
+from multiverse.core.errors import InvalidRequest
 from multiverse.core.imports import without_folders
+from multiverse.core.wording import in_digits
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from multiverse.cli.main import print_wrapped
 from multiverse.cli.options import argument, option, parse
-from multiverse.core.errors import in_digits
 from multiverse.core.plain_files import read_plain
+from multiverse.core.wording import in_digits
 from multiverse.networks import SUMMARIES
 
 DESCRIPTION = """\

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiverse.cli.commands.evaluate import EpisodeOptions
 from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
-from multiverse.core.errors import in_digits
+from multiverse.core.wording import in_digits
 
 DESCRIPTION = """\
 Writes an mp4 video of episodes that a run's policy plays: the first episodes

@@ -15,8 +15,8 @@ from multiverse.cli.flags import parser as flags_parser
 from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive, results
 from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.core.names import nearest
+from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.wording import in_words, nearest
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.rollout_files import RolloutSettings, counts_rollouts, rollout_settings

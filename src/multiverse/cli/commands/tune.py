@@ -23,8 +23,9 @@ from multiverse.cli.commands.plot import write
 from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, parse
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
-from multiverse.core.errors import InvalidRequest, MultiverseError, counted
+from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import Plan, PlannedExecutor, WorkerOptions
+from multiverse.core.wording import counted
 from multiverse.executors import machine
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.plain_files import read_named
-from multiverse.core.views import Array
 
 warnings.filterwarnings("ignore", "Using SDL2 binaries from pysdl2-dll")  # for PyBoy's window, which is not used
 try:

@@ -11,8 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.plain_files import read_named
-from multiverse.core.views import Array
 from multiverse.envs.game_boy.emulator import FRAMES_PER_S, HEIGHT, WIDTH, Emulator, read_cartridge
 from multiverse.envs.game_boy.game_file import Game, StartStep, Values, read_game
 from multiverse.envs.game_boy.ram import Ram, Rewards

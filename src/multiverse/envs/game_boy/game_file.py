@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from multiverse.core.errors import InvalidConfig, in_words
-from multiverse.core.names import did_you_mean
+from multiverse.core.errors import InvalidConfig
 from multiverse.core.plain_files import read_named
+from multiverse.core.wording import did_you_mean, in_words
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]

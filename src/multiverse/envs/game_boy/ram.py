@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.envs.game_boy.game_file import RamField, RewardRule, Values
 
 LARGEST_GAP = 64

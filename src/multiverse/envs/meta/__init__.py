@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.layout import Array
 from multiverse.core.plan import whole_number
-from multiverse.core.views import Array
 
 
 class TaskEnv(gymnasium.Env[Array, Array]):

@@ -15,7 +15,7 @@ from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.envs.mujoco.half_cheetah_v5 import HalfCheetahEnv
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.envs.meta import TaskEnv
 
 HORIZON = 200

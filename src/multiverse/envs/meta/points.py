@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.envs.meta import TaskEnv
 
 STEP = 0.1

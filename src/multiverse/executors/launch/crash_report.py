@@ -1,10 +1,10 @@
-"""A crash in native code, of envs that run in the calling process: nobody there is left to tell of it.
+"""Reports of crashes in native code of envs that run in the calling process.
 
-Python's faulthandler writes a traceback when a signal is fatal. Where there is a fork server, which outlives the caller
-by a moment, it goes into a nameless file that the server reads when the caller has ended, and prints with a line that
-says which env it was, its step and its seed. The caller keeps those in another such file: two stores for a step of all
-its envs, and four for a reset. Where there is no server the traceback goes to standard error. An env that ends the
-process without a signal (`os._exit`) leaves nothing: it cannot be told from a program that has just ended.
+Python's faulthandler writes a traceback on a fatal signal. If there is a fork server, which outlives the caller by a
+moment, the traceback goes into a nameless file. The server reads it when the caller has ended, and prints it with a
+line that names the env, its step and its seed. The caller keeps those in another such file: two stores for a step of
+all its envs, and four for a reset. Without a server the traceback goes to standard error. An env that ends the process
+without a signal (`os._exit`) leaves no trace: the program looks like one that has ended normally.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Iterable
 
 from multiverse.core.errors import Circumstances
 from multiverse.executors.launch import fork_server
-from multiverse.executors.launch.black_box import told_by
+from multiverse.executors.launch.black_box import parse_stack
 from multiverse.executors.launch.fork_server import ForkServer
 from multiverse.ipc.block import AnonymousFile
 
-NOW = 0  # a word: the number of the step that all envs are in, from 1; below 0 when it is over
-_FIRST, _PER_ENV, _BYTES = 1, 4, 8  # then for each env: its episode, the last seed, of which episode, and when it began
+NOW = 0  # word with the number of the current step of all envs, from 1; negative between steps
+_FIRST, _PER_ENV, _BYTES = 1, 4, 8  # then for each env: episode, last seed, episode of that seed, step when it began
 _ENV, _BEGAN = struct.Struct(f"={_PER_ENV}q"), 3
 _NONE, _MOST = -1, 2**63 - 1
-REPORT = 0  # the number under which the server knows the file for tracebacks
+REPORT = 0  # number of the file for tracebacks, for the server
 
 
 class OwnShare(AnonymousFile):
-    """What the envs that the caller steps itself are doing; its env i is env i of the vector env.
+    """State of the envs that the caller steps itself; env i here is env i of the vector env.
 
-    While something is asked of them `words[NOW]` is above 0; a step of all has a number one higher than the last one's.
+    `words[NOW]` is positive during a request; each step of all envs increases it by one.
     """
 
     label = "multiverse-own-share"
@@ -45,23 +45,23 @@ class OwnShare(AnonymousFile):
 
     @property
     def number(self) -> int:
-        """By which the server knows it."""
+        """Number of the file, for the server."""
         return self.fd + 1
 
     def begin(self, i: int, episode: int, seed: int | None, seeded: int | None) -> None:
-        """Env `i` begins an episode; the last seed given to it, and to which of its episodes."""
+        """Record that env `i` begins an episode, its last seed, and the episode that the seed was given to."""
         if seed is None or seeded is None or not 0 <= seed <= _MOST:
             seed = seeded = _NONE
         _ENV.pack_into(self._bytes, _BYTES * (_FIRST + _PER_ENV * i), episode, seed, seeded, abs(self.words[NOW]))
 
     def leave_out(self, idle: Iterable[int]) -> None:
-        """Of a step: these envs do not take it."""
+        """Record that these envs do not take the current step."""
         for i in idle:
             self.words[_FIRST + _PER_ENV * i + _BEGAN] += 1
 
 
 def described(record: bytes, env_id: int, in_step: bool) -> str:
-    """What an `OwnShare` says of one of its envs: "step 41 of episode 2, seed 7"; '' if nothing was asked of them."""
+    """State of one env in an `OwnShare`: "step 41 of episode 2, seed 7"; '' between requests."""
     words = memoryview(record).cast("q")
     at = _FIRST + _PER_ENV * env_id
     if at >= len(words) or words[NOW] < 0:
@@ -75,12 +75,12 @@ def described(record: bytes, env_id: int, in_step: bool) -> str:
 _shares: dict[int, OwnShare] = {}
 _users = 0  # vector envs whose envs run in this process
 _report: AnonymousFile | None = None
-_ours = False  # it was us who have enabled faulthandler
+_ours = False  # whether we have enabled faulthandler
 
 
 def watch(share: OwnShare | None) -> None:
-    """Until `unwatch` a crash is reported, with what this share says if it is its envs'. None: of threads, which have
-    none."""
+    """Report crashes until `unwatch`, with the state in this share if one of its envs was the cause. None for worker
+    threads, which have no share."""
     global _users
     _users += 1
     server = fork_server.running()
@@ -102,7 +102,7 @@ def unwatch(share: OwnShare | None) -> None:
 
 
 def _enable(server: ForkServer | None) -> None:
-    """Have tracebacks written to where they will be read; not if the program has done so itself."""
+    """Enable faulthandler with the file that the server reads, unless the program has enabled it itself."""
     global _ours, _report
     if faulthandler.is_enabled() and not _ours:
         return
@@ -115,7 +115,7 @@ def _enable(server: ForkServer | None) -> None:
             server.watch(REPORT, _report.fd)
             faulthandler.enable(file=_report.fd)
         _ours = True
-    except (RuntimeError, ValueError, OSError):  # no standard error, or none with a descriptor
+    except (RuntimeError, ValueError, OSError):  # no standard error, or one without a descriptor
         pass
 
 
@@ -131,7 +131,7 @@ def _disable(server: ForkServer | None) -> None:
 
 
 def _server_changes(server: ForkServer | None) -> None:
-    """One has been started, or is about to end."""
+    """Called when a server was started, or is about to end."""
     if not (_ours and faulthandler.is_enabled()):
         return
     if server is not None:
@@ -141,7 +141,7 @@ def _server_changes(server: ForkServer | None) -> None:
 
 
 def _in_child() -> None:
-    """A fork of the program is another program: its crashes are not the caller's."""
+    """In a fork of the program, whose crashes are not reported as the caller's."""
     global _users
     _shares.clear()
     _users = 0
@@ -155,7 +155,7 @@ if hasattr(os, "register_at_fork"):
 
 # -- in the fork server ------------------------------------------------------------------------------------------
 class Watched:
-    """The files that the caller has handed over."""
+    """The files that the caller has passed to the server."""
 
     def __init__(self) -> None:
         self._files: dict[int, int] = {}
@@ -174,21 +174,21 @@ class Watched:
             os.close(fd)
 
     def report(self) -> None:
-        """The caller has ended: if a crash was why, say so."""
+        """Print a report if the caller was ended by a crash."""
         report = self._files.pop(REPORT, None)
         text = _content(report).decode(errors="replace") if report is not None else ""
         if text:
             os.write(2, f"{text}{self._line(text)}".encode())
 
     def _line(self, text: str) -> str:
-        what, env_id, line = told_by(text, "Current thread")
+        what, env_id, line = parse_stack(text, "Current thread")
         if env_id is None:
             return ""
-        said = [described(_content(fd), env_id, what == "step") for fd in self._files.values()]
-        where = next((f" ({words})" for words in said if words), "")
+        states = [described(_content(fd), env_id, what == "step") for fd in self._files.values()]
+        where = next((f" ({state})" for state in states if state), "")
         return (
-            f"\nmultiverse: this program was ended by native code of env {env_id}, in its {what}{where}, {line}. It "
-            "ran in the calling process; executor='process' keeps such an env apart, where a crash costs its worker\n"
+            f"\nmultiverse: this program was ended by native code of env {env_id}, in its {what}{where}, {line}. The "
+            "env ran in the calling process; with executor='process' such a crash ends only a worker process\n"
         )
 
 

@@ -1,7 +1,7 @@
-"""A worker must never outlive the process it works for, whatever it is doing at that moment.
+"""Guards that end a worker with its caller, whatever the worker is doing.
 
-Three lines of defence: the fork server watches the caller and kills its workers when it ends; the kernel kills a
-worker whose parent ends (Linux); and where neither holds, a thread in the worker watches the caller.
+There are three: the fork server watches the caller and kills its workers when it ends; the kernel kills a worker whose
+parent ends (Linux); and without these, a thread in the worker watches the caller.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def kernel_guards() -> bool:
-    """Whether the kernel can be asked to kill a process with its parent."""
+    """Whether the kernel can kill a process with its parent."""
     return sys.platform == "linux" and not platform.fallback_forced()
 
 
 def end_with(parent: int, thread_stays: bool = True) -> None:
-    """See to it that this process ends with its parent. `thread_stays`: so does the parent's thread that started it."""
-    # The kernel's signal comes when that *thread* ends.
+    """Ensure that this process ends with its parent. `thread_stays`: the thread that started it lives as long."""
+    # The kernel sends its signal when that *thread* ends.
     if not (thread_stays and die_with_parent(parent)):
         watch_process(parent)
 
@@ -38,13 +38,13 @@ def die_with_parent(expected_parent: int) -> bool:
     # guard: the-kernel-kills-with-the-parent
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         return False
-    if os.getppid() != expected_parent:  # it died before the kernel was asked: the signal is not retroactive
+    if os.getppid() != expected_parent:  # it died before the call, so no signal will come
         os._exit(1)
     return True
 
 
 def watch_process(pid: int) -> None:
-    """Start a thread that kills this process group as soon as process `pid`, our parent, has ended."""
+    """Start a thread that kills this process group when process `pid`, our parent, has ended."""
     threading.Thread(target=_kill_self_after, args=(pid,), name="orphan-guard", daemon=True).start()
 
 
@@ -57,7 +57,7 @@ def wait_for_end(pid: int) -> None:
     """Return when the parent process `pid` has ended."""
     fd = open_pidfd(pid)
     while fd is None and os.getppid() == pid:
-        time.sleep(0.2)  # no descriptor to wait on here: macOS
+        time.sleep(0.2)  # macOS has no descriptor to wait on
     if fd is not None:
         try:
             readable(fd, None)
@@ -66,7 +66,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that becomes readable when the process ends; None where there is none, or the process is gone."""
+    """A descriptor that becomes readable when the process ends; None if unsupported, or if the process has ended."""
     try:
         return os.pidfd_open(pid) if platform.has_pidfd() else None
     except OSError:
@@ -74,15 +74,15 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def lead_own_group() -> None:
-    """Become the leader of a process group, so that whatever an env starts can be ended with its worker."""
+    """Become the leader of a process group, so that processes that envs start can be ended with their worker."""
     try:
         os.setpgid(0, 0)  # guard: a-worker-leads-a-group
-    except OSError:  # a session leader already has its own
+    except OSError:  # a session leader leads its group already
         pass
 
 
 def kill_group(pid: int) -> None:
-    """Kill the group that `pid` leads: the worker and whatever its envs have started."""
+    """Kill the group that `pid` leads: the worker, and processes that its envs have started."""
     try:
         os.killpg(pid, signal.SIGKILL)  # guard: the-whole-group-is-killed
     except (ProcessLookupError, PermissionError):
@@ -90,9 +90,9 @@ def kill_group(pid: int) -> None:
 
 
 def kill_group_left_by(pid: int) -> None:
-    """The same for a worker that somebody else has reaped: not if its number belongs to another process by now.
+    """Kill the group of a worker that other code has reaped, unless another process has its number now.
 
-    The kernel gives no number away that is still a group's: a process of that number means that the group is empty.
+    The kernel does not reuse the number of a group that exists, so if another process has it, the group is empty.
     """
     try:
         os.kill(pid, 0)
@@ -103,9 +103,9 @@ def kill_group_left_by(pid: int) -> None:
 
 
 def reaped(pid: int) -> tuple[int, int] | None:
-    """A child's exit code and the most bytes of memory it held, if it has ended; what it had started ends with it."""
+    """A child's exit code and peak memory in bytes, if it has ended; processes that it had started are ended too."""
     if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return None
-    kill_group(pid)  # before reaping: until then nobody else can have this number
+    kill_group(pid)  # before reaping, after which another process may get the number
     _, status, used = os.wait4(pid, 0)
     return os.waitstatus_to_exitcode(status), used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,4 +1,4 @@
-"""Where workers print: where the caller does, or, while somebody draws there, elsewhere."""
+"""Output of workers: to the caller's streams or, during a live display, to another descriptor."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 fd: int | None = None
-"""Of workers that are started now; None: the caller's own standard output and error."""
+"""Descriptor for the output of workers started from now on; None: the caller's standard output and error."""
 
 
 def hold_standard_descriptors() -> None:
-    """Open the null device on standard descriptors that are closed (`>&-`). Otherwise a pipe or a file that is opened
-    later gets their numbers, and whatever an env prints goes there."""
+    """Open the null device on closed standard descriptors (`>&-`). Otherwise a pipe or file that is opened later would
+    get their numbers, and output of envs would go there."""
     for standard in (0, 1, 2):
         try:
             os.fstat(standard)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number
 
 
 @contextmanager
 def of_workers(elsewhere: int) -> Iterator[None]:
-    """Those that are started meanwhile print there."""
+    """Redirect the output of workers that are started in this context to the descriptor `elsewhere`."""
     global fd
     before, fd = fd, elsewhere
     try:
@@ -32,16 +32,26 @@ def of_workers(elsewhere: int) -> Iterator[None]:
         fd = before
 
 
-def take(given: int) -> None:
-    """In a worker: print there, from now on, what would be printed on the caller's terminal; what goes to a file goes
-    there. The streams are new: those that a fork has copied may be of somebody who draws, or locked by a thread that is
-    not here."""
+def redirect(descriptor: int) -> None:
+    """In a worker: redirect output to the caller's terminal to `descriptor`; output to files is unchanged.
+
+    The streams are replaced, because those that a fork has copied may belong to the live display, or be locked by a
+    thread that does not exist here.
+    """
     global fd
-    fd = None  # the number is another's soon
+    fd = None  # its number will be reused
     for standard, name in ((1, "stdout"), (2, "stderr")):
-        if os.isatty(standard):  # where it was closed, that may be the number of something else
-            os.dup2(given, standard)
-            said = {how: getattr(getattr(sys, f"__{name}__"), how, None) for how in ("encoding", "errors")}
-            setattr(sys, name, open(standard, "w", buffering=1, closefd=False, **said))  # noqa: SIM115
-    if given > 2:
-        os.close(given)
+        if os.isatty(standard):  # if it was closed, the number may belong to another file
+            os.dup2(descriptor, standard)
+            options = {option: getattr(getattr(sys, f"__{name}__"), option, None) for option in ("encoding", "errors")}
+            setattr(sys, name, open(standard, "w", buffering=1, closefd=False, **options))  # noqa: SIM115
+    if descriptor > 2:
+        os.close(descriptor)
+
+
+def flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # closed, or missing (a program without a console)
+            pass

@@ -1,4 +1,4 @@
-"""The three ways to start a worker process, behind one handle."""
+"""The three start methods of worker processes, with one kind of handle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from collections.abc import Callable
 from multiverse.core.errors import PreflightError
 from multiverse.core.plan import StartMethod
 from multiverse.executors.launch import fork_server, orphan_guard, output
-from multiverse.executors.launch.first_steps import flush_output, run_as_worker
+from multiverse.executors.launch.output import flush_output
+from multiverse.executors.launch.server_loop import run_as_worker
 from multiverse.ipc.waiting import readable
 
 START_DEADLINE_S = 60.0
@@ -20,10 +21,10 @@ START_DEADLINE_S = 60.0
 MORE_PROCESSES = "End other programs, use fewer workers, or raise the limits (ulimit -u, a container's pids and memory)"
 
 UNKNOWN_EXIT = 255
-"""The exit code of a worker whose end somebody else was told of: the program ignores SIGCHLD, or reaps any child."""
+"""Exit code of a worker that other code has reaped: the program ignores SIGCHLD, or reaps every child process."""
 
 caller_fds: set[int] = set()
-"""Descriptors of ours that a forked worker must not keep: it would hide the other side's end from its owner."""
+"""Descriptors of the caller that forked workers must close: an open copy would hide that the other side has closed."""
 
 
 class WorkerProcess(ABC):
@@ -31,24 +32,24 @@ class WorkerProcess(ABC):
 
     pid: int
     sentinel: int
-    """A descriptor that becomes readable when the process has ended; -1 once given back."""
+    """A descriptor that becomes readable when the process has ended; -1 after `release`."""
     peak_rss_bytes: int | None = None
-    """The most memory it ever held; known when it has ended."""
+    """Peak memory; known when the process has ended."""
     orphaned = False
-    """Whether it has ended because the fork server had."""
+    """Whether it has ended because the fork server ended."""
     _exit_code: int | None = None
 
     @abstractmethod
     def exit_code(self, timeout_s: float) -> int | None:
-        """Its exit code (negative: the signal that killed it), or None if it has not ended in time."""
+        """The exit code (negative: the signal that killed it); None if it does not end within the time."""
 
     def kill(self) -> None:
-        """End it and whatever its envs have started, now."""
+        """Kill the process, and the processes that its envs have started."""
         if self.exit_code(0) is None:
             orphan_guard.kill_group(self.pid)
 
     def release(self) -> None:
-        """Give the handle's own descriptor back."""
+        """Close the handle's descriptor."""
         if self.sentinel >= 0:
             caller_fds.discard(self.sentinel)
             os.close(self.sentinel)
@@ -56,13 +57,13 @@ class WorkerProcess(ABC):
 
 
 class ServedProcess(WorkerProcess):
-    """Started by the fork server, which reaps it and passes its exit status on."""
+    """A process started by the fork server, which reaps it and reports its exit status."""
 
-    LOST = -signal.SIGKILL  # with the server gone the kernel has killed its workers
+    LOST = -signal.SIGKILL  # if the server has ended, the kernel has killed its workers
 
-    def __init__(self, how: bytes, fds: list[int]) -> None:
+    def __init__(self, request: bytes, fds: list[int]) -> None:
         server = fork_server.fork_server()
-        self.sentinel = server.start(how, fds)
+        self.sentinel = server.start(request, fds)
         caller_fds.add(self.sentinel)
         pid = None
         try:
@@ -75,14 +76,14 @@ class ServedProcess(WorkerProcess):
         self.pid = pid
 
     def _why_none(self, server: fork_server.ForkServer, answer: int | None) -> str:
-        """Why there is no worker: what the server said, below 0, or that it said nothing."""
+        """The reason why there is no worker, from the server's negative answer, or None without one."""
         if answer is not None:
             return f"{os.strerror(-answer)} (the fork server's fork). {MORE_PROCESSES}"
         if not readable(self.sentinel, 0):
-            return f"the fork server has not started it within {START_DEADLINE_S:g} s: is this machine overloaded?"
+            return f"the fork server did not start it within {START_DEADLINE_S:g} s; this machine may be overloaded"
         if server.alive():
             return "the fork server has too many open files; close vector envs, or raise the limit (ulimit -n)"
-        return "the fork server ended before it could; see its message above"
+        return "the fork server ended first; see its message above"
 
     def exit_code(self, timeout_s: float) -> int | None:
         if self._exit_code is None and self.sentinel >= 0 and readable(self.sentinel, timeout_s):
@@ -93,12 +94,12 @@ class ServedProcess(WorkerProcess):
 
 
 class ForkedProcess(WorkerProcess):
-    """Forked from the caller itself: everything the caller has loaded is there, nothing is pickled."""
+    """A process forked from the caller: it has everything that the caller has loaded, and nothing is pickled."""
 
     def __init__(self, run: Callable[[], int]) -> None:
-        # The kernel ends the worker with the caller, but not what its envs have started: the server does.
+        # The kernel ends the worker with the caller; the server ends the processes that its envs have started.
         self._guard = fork_server.fork_server()
-        flush_output()  # or the child would print it again
+        flush_output()  # otherwise the child would print it again
         caller, from_main = os.getpid(), threading.current_thread() is threading.main_thread()
         alive_r, alive_w = os.pipe()
         try:
@@ -116,9 +117,9 @@ class ForkedProcess(WorkerProcess):
         caller_fds.add(self.sentinel)
 
     def _opened_sentinel(self, alive_r: int) -> int:
-        """A descriptor of the process itself, or else the pipe: that ends when the child, its only writer, ends."""
+        """A descriptor of the process, or else the pipe, which ends with the child, its only writer."""
         pidfd = orphan_guard.open_pidfd(self.pid)
-        if pidfd is None:  # also if it has ended, and somebody else has reaped it
+        if pidfd is None:  # also if it has ended and other code has reaped it
             return alive_r
         os.close(alive_r)
         return pidfd
@@ -135,7 +136,7 @@ class ForkedProcess(WorkerProcess):
         return self._exit_code
 
     def _reaped(self) -> int | None:
-        """Its exit code if it has ended; what its envs had started has ended then too."""
+        """The exit code if it has ended; processes that its envs had started have ended then too."""
         try:
             ended = orphan_guard.reaped(self.pid)
         except ChildProcessError:
@@ -151,10 +152,10 @@ class ForkedProcess(WorkerProcess):
 
 
 def _let_go_of_caller(caller: int, from_main: bool) -> None:
-    """In a forked child: arm the guard, and close what belongs to the caller."""
-    orphan_guard.end_with(caller, thread_stays=from_main)  # only the main thread lives long enough
+    """In a forked child: start the guard, and close the caller's descriptors."""
+    orphan_guard.end_with(caller, thread_stays=from_main)  # only the main thread lives as long as the caller
     if output.fd is not None:
-        output.take(output.fd)
+        output.redirect(output.fd)
     server = fork_server._server
     for fd in (*caller_fds, *(server.fds if server is not None else ())):
         try:
@@ -165,7 +166,7 @@ def _let_go_of_caller(caller: int, from_main: bool) -> None:
 
 
 def launch(method: StartMethod, fds: list[int], run_forked: Callable[[], int]) -> WorkerProcess:
-    """Start a worker that gets `fds` (or, forked, runs `run_forked` in a copy of this process)."""
+    """Start a worker that gets `fds` or, if forked, runs `run_forked` in a copy of this process."""
     if method == "fork":
         return ForkedProcess(run_forked)
     return ServedProcess(fork_server.FORK if method == "forkserver" else fork_server.SPAWN, fds)

@@ -19,8 +19,7 @@ from gymnasium.vector.async_vector_env import AsyncState as GymnasiumState
 
 from multiverse.core.errors import InvalidActions
 from multiverse.core.infos import Infos, empty_column
-from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, VALUES, Group, Leaf
-from multiverse.core.views import Array, Views
+from multiverse.core.layout import ACTIONS, ENDED, OBSERVATIONS, VALUES, Array, Group, Leaf, Views
 from multiverse.interop.agilerl.env_side import (
     ALL_AGENTS,
     MISSING,

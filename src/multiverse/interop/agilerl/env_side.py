@@ -18,8 +18,7 @@ from multiverse.adapters.agents import AgentOptions, groups_of
 from multiverse.adapters.env_source import Recipe
 from multiverse.adapters.pettingzoo_env import PettingZooEnv
 from multiverse.core.env import Env, EnvDescription, SlotRow
-from multiverse.core.layout import Group, Leaf, from_leaves, leaves
-from multiverse.core.views import Array
+from multiverse.core.layout import Array, Group, Leaf, from_leaves, leaves
 from multiverse.interop.env_side import TakesGiven, own
 
 ALL_AGENTS = "(everybody)"

@@ -9,7 +9,7 @@ import numpy as np
 
 from multiverse.core.errors import EnvFailed, InvalidActions, NothingPending, WorkerDied
 from multiverse.core.infos import Infos
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.interop.engine import ActionsAsGiven, Engine
 from multiverse.vector.base import Running
 from multiverse.vector.requests import reset_requests

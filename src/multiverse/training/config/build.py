@@ -18,8 +18,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from multiverse.algorithms.settings import check_bounds
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.core.names import did_you_mean, nearest
+from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.wording import did_you_mean, in_words, nearest
 
 Config = TypeVar("Config")
 NOTHING = "none"

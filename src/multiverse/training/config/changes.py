@@ -9,7 +9,8 @@ from typing import Any
 
 from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.algorithms.settings import Settings
-from multiverse.core.errors import InvalidRequest, in_a_line
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.wording import in_a_line
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
 from multiverse.training.config.other_libraries import SYNONYMS

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from multiverse.core.errors import InvalidConfig, in_bytes
+from multiverse.core.errors import InvalidConfig
 from multiverse.core.plain_files import read_named
+from multiverse.core.wording import in_bytes
 from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18

@@ -12,9 +12,9 @@ from typing import Any
 import gymnasium
 
 from multiverse.adapters.env_source import recipes
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
-from multiverse.core.names import did_you_mean
+from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES
+from multiverse.core.wording import did_you_mean, in_words
 from multiverse.training.config.build import Located, place_of
 from multiverse.training.config.train_config import config_for
 from multiverse.wrappers.meta_episode import HOOKS

@@ -14,11 +14,11 @@ from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.capabilities import RunRequirements, refuse_unsupported
 from multiverse.algorithms.settings import check_bounds, setting
 from multiverse.core.env import EnvDescription
-from multiverse.core.errors import InvalidConfig, InvalidRequest, in_words
+from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.failures import OnBadValue
-from multiverse.core.names import did_you_mean
 from multiverse.core.plan import IN_PROCESSES, ExecutorName, StartMethod
 from multiverse.core.seeds import checked_run_seed
+from multiverse.core.wording import did_you_mean, in_words
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of

@@ -29,18 +29,10 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 import multiverse
-from multiverse.core.errors import (
-    CheckpointBroken,
-    InvalidConfig,
-    InvalidRequest,
-    MultiverseError,
-    PreflightError,
-    in_a_line,
-    in_bytes,
-    in_words,
-)
+from multiverse.core.errors import CheckpointBroken, InvalidConfig, InvalidRequest, MultiverseError, PreflightError
 from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
+from multiverse.core.wording import in_a_line, in_bytes, in_words
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import OLD_NAMES
 from multiverse.training.runs.files import sync_directory, write_new

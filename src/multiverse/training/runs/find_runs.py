@@ -8,7 +8,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from multiverse.core.errors import InvalidRequest, in_words
+from multiverse.core.errors import InvalidRequest
+from multiverse.core.wording import in_words
 from multiverse.training.runs.checkpoint import own_names
 from multiverse.training.runs.checkpoint_format import FILES, MANIFEST
 from multiverse.training.runs.files import LOCK

@@ -36,9 +36,10 @@ from typing import Any
 import psutil
 
 import multiverse
-from multiverse.core.errors import UntrustedRun, in_words
+from multiverse.core.errors import UntrustedRun
 from multiverse.core.plain_files import read_plain
 from multiverse.core.plan import Plan
+from multiverse.core.wording import in_words
 from multiverse.executors.machine import usable_cores
 from multiverse.training.runs.files import write_new
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multiverse.core.views import Array
+from multiverse.core.layout import Array
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import flat, read_config
 from multiverse.training.runs.files import read_lines

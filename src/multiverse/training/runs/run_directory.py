@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from multiverse.core.errors import InvalidRequest, RunNotWritable, in_bytes
+from multiverse.core.errors import InvalidRequest, RunNotWritable
 from multiverse.core.plain_files import read_plain
+from multiverse.core.wording import in_bytes
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.events import Guarded, Sinks

@@ -27,7 +27,7 @@ from multiverse.core.tables import Table
 from multiverse.training.runs.files import sync_directory, write_all
 
 if TYPE_CHECKING:  # which would load Gymnasium
-    from multiverse.core.views import Array
+    from multiverse.core.layout import Array
 
 TABLES = "tables"
 FULL_BYTES = 2**24

@@ -1,8 +1,8 @@
-"""The name that was probably meant."""
+"""Text for messages: suggestions for misspelled names."""
 
 from __future__ import annotations
 
-from multiverse.core.names import did_you_mean, nearest
+from multiverse.core.wording import did_you_mean, nearest
 
 KNOWN = ["learning_rate", "batch_size", "Ant-v5", "Ant-v4"]
 
