@@ -14,7 +14,7 @@ import pytest
 import multiverse as mv
 from multiverse.algorithms import algorithm_class
 from multiverse.cli.main import main
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 from multiverse.training.evaluation import Evaluation
 from tests.cli.training_commands import train
 
@@ -186,7 +186,7 @@ def test_what_mujoco_says_of_gymnasiums_own_models_is_not_repeated(capfd: pytest
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0 episodes"), (1, "1 episode"), (2048, "2,048 episodes")])
 def test_one_is_not_several(count: int, told: str) -> None:
-    assert counted(count, "episode") == told
+    assert pluralize(count, "episode") == told
 
 
 def test_a_run_of_one_update_and_one_episode_says_so(

@@ -9,7 +9,7 @@ import pytest
 import multiverse as mv
 from multiverse.core import errors as all_errors
 from multiverse.core.errors import InEnv, RemoteError
-from multiverse.core.wording import describe_ids, in_digits
+from multiverse.core.wording import describe_ids, format_return
 
 
 def test_every_error_is_a_multiverse_error_and_a_builtin_one() -> None:
@@ -69,7 +69,7 @@ def test_ids_are_described_shortly(ids: range, text: str) -> None:
      (float("inf"), "inf"), (float("nan"), "nan")],
 )  # fmt: skip
 def test_small_returns_have_digits_enough(value: float, told: str) -> None:
-    assert in_digits(value) == told
+    assert format_return(value) == told
 
 
 @pytest.mark.parametrize(("text", "name"), [("json.loads('')", "mine.py"), ("mv.InvalidConfig()", "mine.py")])

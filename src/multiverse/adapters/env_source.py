@@ -30,10 +30,10 @@ from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_a
 from multiverse.adapters.registered import why_missing, without_main
 from multiverse.core.env import Env, EnvKind
 from multiverse.core.errors import InvalidRequest, PreflightError
-from multiverse.core.imports import module_named, modules_like, with_a_colon
+from multiverse.core.imports import colon_spelling, module_named, modules_like
 from multiverse.core.plain_files import read_named
 from multiverse.core.plan import whole_number
-from multiverse.core.wording import in_a_line, nearest
+from multiverse.core.wording import nearest, short_error
 
 EnvSource = str | EnvSpec | Callable[..., Any] | Sequence[Callable[..., Any]]
 Source = EnvSpec | Callable[..., Any]
@@ -252,7 +252,7 @@ def _from_string(text: str) -> Source:
         prefix = f"{no_callable}, and Gymnasium has no such id: " if colon else ""
         module_text = f"{module_name}.{name}" if colon else text
         suggestion = next(filter(None, map(_env_in_module, [module_text, *modules_like(module_text)])), "")
-        suggestion = suggestion or ("" if colon else with_a_colon(text))
+        suggestion = suggestion or ("" if colon else colon_spelling(text))
         if not (colon or suggestion or "did you mean" in str(error).lower()):
             suggestion = next(iter(nearest(text, [*BUILT_IN, *gymnasium.registry])), "")
         reason = f"{str(error).removesuffix('.')}. Did you mean {suggestion}?" if suggestion else str(error)
@@ -265,7 +265,7 @@ def _envs_in_file(text: str) -> str:
     try:
         defined = ast.parse(read_named(text, LARGEST_SOURCE)).body
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        return f"It cannot be read: {in_a_line(error)}"
+        return f"It cannot be read: {short_error(error)}"
     likely_by_name: dict[str, bool] = {}
     for node in defined:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

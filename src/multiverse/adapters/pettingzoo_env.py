@@ -18,7 +18,7 @@ from multiverse.adapters.agents import (
 )
 from multiverse.core.env import ACTION_MASK, EnvDescription, EnvKind, MaskSource, SlotRow
 from multiverse.core.errors import BadValue
-from multiverse.core.infos import refuse_no_dict
+from multiverse.core.infos import require_dict
 from multiverse.core.layout import Group
 
 
@@ -181,7 +181,7 @@ def nonempty_infos(infos: Any) -> dict[str, Any]:
     nonempty: dict[str, Any] = {}
     for agent, info in infos.items():
         if info.__class__ is not dict:
-            refuse_no_dict(f"the info of {agent}", info)
+            require_dict(f"the info of {agent}", info)
         if info:
             nonempty[agent] = info
     return nonempty

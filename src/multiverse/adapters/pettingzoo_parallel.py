@@ -8,7 +8,7 @@ from typing import Any
 from multiverse.adapters.pettingzoo_env import AgentRow, PettingZooEnv, nonempty_infos
 from multiverse.core.env import SlotRow
 from multiverse.core.errors import BadValue
-from multiverse.core.infos import refuse_no_dict
+from multiverse.core.infos import require_dict
 
 FEW = 8
 
@@ -34,7 +34,7 @@ class PettingZooParallelEnv(PettingZooEnv):
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         observations, infos = self._reset_env(seed, options, task)
-        refuse_no_dict("what reset returned as infos", infos)
+        require_dict("what reset returned as infos", infos)
         self._present = present = _fast_lookup(self._env.agents)
         self._refuse_unknown(observations, present)
         for row in self._rows:
@@ -54,7 +54,7 @@ class PettingZooParallelEnv(PettingZooEnv):
         chosen = {each[1]: action for each, action in zip(self._each, actions) if each[1] in present}
         observations, rewards, terminated, truncated, infos = env.step(chosen)
         if infos.__class__ is not dict:
-            refuse_no_dict("what the env returned as infos", infos)
+            require_dict("what the env returned as infos", infos)
         self._present = present = _fast_lookup(env.agents)
         if not (known.issuperset(observations) and known.issuperset(present)):
             self._refuse_unknown(observations, present)

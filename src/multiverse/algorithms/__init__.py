@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import module_named, with_a_colon
+from multiverse.core.imports import colon_spelling, module_named
 from multiverse.core.wording import nearest
 
 if TYPE_CHECKING:  # for editors and type checkers; imported on demand
@@ -58,7 +58,7 @@ def algorithm_class(name: str) -> Any:
     """Return the class of the algorithm with this name or `module:Class`."""
     module, _, attribute = ALGORITHMS.get(known_name(name), name).partition(":")
     if not (module and attribute):
-        near = with_a_colon(name) or next(iter(nearest(name, ALGORITHMS)), "")
+        near = colon_spelling(name) or next(iter(nearest(name, ALGORITHMS)), "")
         meant = f"; did you mean {near}?" if near else ""
         known = f"one of {', '.join(ALGORITHMS)}, or your module:Class"
         raise InvalidRequest(f"there is no algorithm {name!r}: {known}{meant}")

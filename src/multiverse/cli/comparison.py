@@ -24,7 +24,7 @@ from multiverse.cli.doctor_checks import answer_of
 from multiverse.cli.output import Progress
 from multiverse.core.errors import MultiverseError
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES, Plan
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 from multiverse.measure import AnyVectorEnv, BareLoops, descendants, private_memory_mb, step_rate
 
 BUSY_ABOVE = 0.1
@@ -141,7 +141,7 @@ class Comparison:
 
 def compared(recipe: Recipe, contenders: Mapping[str, Make], rounds: int, seconds: float) -> Comparison:
     """Measure all contenders and the bare loops of `recipe`, with progress on standard error."""
-    others = counted(len(contenders), "contender")
+    others = pluralize(len(contenders), "contender")
     with Progress(rounds * (2 + len(contenders))) as progress, BareLoops(recipe) as loops:
         comparison = Comparison(loops, contenders)
         for number in range(1, rounds + 1):
@@ -244,7 +244,7 @@ class Parallelism:
         gpus, texts = self.gpu["gpus"], []
         for side, us in zip((self.simulated, self.true), self.gpu["act_us"]):
             device = f"{min(gpus, max(1, side.processes))} of {gpus} GPUs" if gpus else "no GPU"
-            texts.append(f"{counted(side.rows, 'row')} in {us:.0f} µs ({device})")
+            texts.append(f"{pluralize(side.rows, 'row')} in {us:.0f} µs ({device})")
         return texts[0], texts[1]
 
     def advice(self) -> str:

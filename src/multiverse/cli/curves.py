@@ -12,9 +12,9 @@ import numpy as np
 
 from multiverse.algorithms import section_of
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import without_folders
+from multiverse.core.imports import display_name
 from multiverse.core.layout import Array
-from multiverse.core.wording import in_digits, nearest
+from multiverse.core.wording import format_return, nearest
 from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import (
     EVALUATED,
@@ -172,9 +172,9 @@ def _band(grid: Array, rows: Array) -> Band:
 def in_figures(values: Sequence[float]) -> str:
     """Return '493.1', or for several seeds 'IQM 493.1 (480.2 to 500.0)'; '–' if there is no value."""
     if len(values) < 2:
-        return in_digits(values[0]) if values else "–"
+        return format_return(values[0]) if values else "–"
     low, high = bootstrap_interval(values)
-    return f"IQM {in_digits(interquartile_mean(values))} ({in_digits(low)} to {in_digits(high)})"
+    return f"IQM {format_return(interquartile_mean(values))} ({format_return(low)} to {format_return(high)})"
 
 
 def thinned(points: Points) -> Points:
@@ -239,7 +239,7 @@ def _labels(runs: Sequence[tuple[RunRecord, ...]]) -> list[str]:
     """Label each curve by what distinguishes it: the env and the algorithm if these differ, then settings, then the
     directory. No two labels are equal."""
     envs, algorithms = (
-        [without_folders(str(curve[0].config.get(name))) for curve in runs] for name in ("env", "algorithm")
+        [display_name(str(curve[0].config.get(name))) for curve in runs] for name in ("env", "algorithm")
     )
     names = [f"{env}, {algorithm}" for env, algorithm in zip(envs, algorithms)]
     labels = [*names] if len({*envs}) > 1 or len({*names}) == 1 else algorithms

@@ -27,8 +27,8 @@ from rich.text import Text
 
 from multiverse.cli.bottleneck import bottleneck
 from multiverse.cli.output import percent
-from multiverse.core.imports import without_folders
-from multiverse.core.wording import counted, in_bytes, in_digits
+from multiverse.core.imports import display_name
+from multiverse.core.wording import format_bytes, format_return, pluralize
 from multiverse.executors import machine
 from multiverse.executors.launch import output, start_methods
 from multiverse.training import events
@@ -168,7 +168,7 @@ class Display(ProgressLines):
             rows += [("", Text(line, "italic")) for line in textwrap.wrap(sentence, width - LABEL_WIDTH)]
         rows += self._machine.measure(status.worker_pids).items()
         drawn = Text(no_wrap=True, overflow="crop")
-        title = f"── {without_folders(config.algorithm)} on {without_folders(config.env)}, seed {config.seed} "
+        title = f"── {display_name(config.algorithm)} on {display_name(config.env)}, seed {config.seed} "
         drawn.append(f"{title[:width]:─<{width}}\n", "dim").append_text(self._budget(status, width)).append("\n")
         for name, text in rows:
             drawn.append(f"{name:<{LABEL_WIDTH}}", "dim").append_text(text).append("\n")
@@ -185,15 +185,15 @@ class Display(ProgressLines):
     def _pace(self, status: events.RunStatus) -> Text:
         clock, restarts = status.clock, status.restarts
         text = Text.assemble((f"{self._speed:,.0f}", "bold"), " env steps/s")
-        text.append(f"   {counted(clock.updates, 'update')}   {counted(clock.episodes, 'episode')}   ")
-        return text.append(counted(restarts, "restart"), "bold red" if restarts else "")
+        text.append(f"   {pluralize(clock.updates, 'update')}   {pluralize(clock.episodes, 'episode')}   ")
+        return text.append(pluralize(restarts, "restart"), "bold red" if restarts else "")
 
     def _return(self, status: events.RunStatus) -> Text:
         recent, best = status.recent, self._best
         if not len(recent):
             return Text(NO_EPISODE)
-        text = Text.assemble((in_digits(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
-        return text.append(f"   best evaluation {in_digits(best)}" if best > float("-inf") else "")
+        text = Text.assemble((format_return(recent.mean_return), "bold"), f"   length {recent.mean_length:.0f}")
+        return text.append(f"   best evaluation {format_return(best)}" if best > float("-inf") else "")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
@@ -255,8 +255,8 @@ class Machine:
         for process in self._processes.values():
             with suppress(psutil.Error):  # it has just ended
                 used += process.memory_info().rss
-        workers = f" with {counted(len(worker_pids), 'worker')}" if worker_pids else ""
-        return Text(f"{in_bytes(used)} used{workers}, {in_bytes(machine.memory_available())} free")
+        workers = f" with {pluralize(len(worker_pids), 'worker')}" if worker_pids else ""
+        return Text(f"{format_bytes(used)} used{workers}, {format_bytes(machine.memory_available())} free")
 
     def _gpu(self) -> dict[str, Text]:
         """Return the line of the GPU if torch uses one."""
@@ -264,7 +264,7 @@ class Machine:
         if cuda is None or not cuda.is_initialized():
             return {}
         free, total = cuda.mem_get_info()
-        return {"GPU": Text(f"{cuda.get_device_name()}: {in_bytes(total - free)} of {in_bytes(total)} used")}
+        return {"GPU": Text(f"{cuda.get_device_name()}: {format_bytes(total - free)} of {format_bytes(total)} used")}
 
 
 # -- output of workers ---------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from multiverse.cli.curves import Curve
 from multiverse.cli.main import require
 from multiverse.cli.output import percent
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import without_folders
+from multiverse.core.imports import display_name
 from multiverse.core.layout import Array
 from multiverse.training.config.budget import PARTS
 from multiverse.training.runs.records import EVALUATED
@@ -66,7 +66,7 @@ def panels_of(curves: Sequence[Curve], metrics: Sequence[str] = ()) -> list[Pane
 
 
 def _env(curve: Curve) -> str:
-    return without_folders(str(curve.runs[0].config.get("env")))
+    return display_name(str(curve.runs[0].config.get("env")))
 
 
 def _only(env: str, panel: Panel) -> Callable[[Axes, Sequence[Curve]], None]:

@@ -21,7 +21,7 @@ from multiverse.algorithms.settings import metadata_of
 from multiverse.cli.main import parsed_kwargs
 from multiverse.cli.options import CommandParser, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest
-from multiverse.core.wording import in_words, nearest
+from multiverse.core.wording import nearest, short_repr
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.other_libraries import SYNONYMS, equivalent
@@ -88,7 +88,7 @@ class Setting:
     def checked(self, value: Any) -> Any:
         """Return the value of an option that belongs to no config; refuse what must be a whole number and is not."""
         if self.kind is int and value != self.default and type(value) is not int:
-            found = "nothing" if value is None else in_words(value)
+            found = "nothing" if value is None else short_repr(value)
             raise InvalidRequest(f"{self.flags[0]}: expected a whole number, found {found}")
         return value
 

@@ -25,7 +25,7 @@ from typing import Any, TextIO
 
 import multiverse
 from multiverse.core.errors import EnvFailed, InvalidRequest, MultiverseError, PreflightError, ReplyTimeout
-from multiverse.core.wording import in_a_line, in_words, nearest
+from multiverse.core.wording import nearest, short_error, short_repr
 from multiverse.ipc.interrupts import EXIT_CODES, end_on_request
 
 COMMANDS = {
@@ -247,9 +247,11 @@ def parsed_kwargs(text: str, flag: str = "--env-kwargs") -> dict[str, Any]:
     try:
         kwargs = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{flag} {in_words(text)} is not JSON ({in_a_line(error)}); example: {example}") from error
+        raise InvalidRequest(
+            f"{flag} {short_repr(text)} is not JSON ({short_error(error)}); example: {example}"
+        ) from error
     if not isinstance(kwargs, dict):
-        raise InvalidRequest(f"{flag} {in_words(text)}: expected a JSON object, such as {example}")
+        raise InvalidRequest(f"{flag} {short_repr(text)}: expected a JSON object, such as {example}")
     return kwargs
 
 
@@ -271,4 +273,4 @@ def require(extra: str, *modules: str, purpose: str) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # such as torch without /dev
-            raise PreflightError(f"{purpose} needs {module}, which does not load here: {in_a_line(error)}") from error
+            raise PreflightError(f"{purpose} needs {module}, which does not load here: {short_error(error)}") from error

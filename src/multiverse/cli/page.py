@@ -12,9 +12,9 @@ from typing import Any
 
 from multiverse.cli.curves import Curve, differing, in_figures, mean_rate, settings_of
 from multiverse.cli.figures import Panel, drawn, figure
-from multiverse.core.imports import without_folders
+from multiverse.core.imports import display_name
 from multiverse.core.plain_files import read_plain
-from multiverse.core.wording import in_bytes, in_digits
+from multiverse.core.wording import format_bytes, format_return
 from multiverse.training.progress import duration_text, failure_counts
 from multiverse.training.runs.records import EVALUATED, RunRecord
 
@@ -68,8 +68,8 @@ def _row(curve: Curve, run: RunRecord) -> list[str]:
         str(run.seed),
         state_of(run),
         f"{steps[-1]:,}" if steps else "–",
-        in_digits(values[-1]) if values else "–",
-        in_digits(max(values)) if values else "–",
+        format_return(values[-1]) if values else "–",
+        format_return(max(values)) if values else "–",
         f"{rate:,.0f}" if rate else "–",
     ]
 
@@ -102,7 +102,7 @@ def _video(runs: Sequence[RunRecord]) -> str:
     try:
         source = _data(read_plain(video, MAX_VIDEO_BYTES)[0], "video/mp4")
     except (OSError, ValueError):
-        size = in_bytes(video.stat().st_size)
+        size = format_bytes(video.stat().st_size)
         return _section("Video", f"<p><code>{_text(video)}</code> is too large for this page ({size}).</p>")
     return _section("Video", f'<video controls loop src="{source}"></video><p><code>{_text(video)}</code></p>')
 
@@ -170,7 +170,7 @@ def _page(title: str, parts: Iterable[str]) -> bytes:
 def _title(curves: Sequence[Curve]) -> str:
     configs = [run.config for curve in curves for run in curve.runs]
     named = dict.fromkeys(
-        " on ".join(without_folders(str(one.get(name))) for name in ("algorithm", "env")) for one in configs
+        " on ".join(display_name(str(one.get(name))) for name in ("algorithm", "env")) for one in configs
     )
     return ", ".join(named)
 

@@ -19,7 +19,7 @@ from multiverse.cli.main import print_wrapped, require, require_positive
 from multiverse.cli.options import spelled
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError
-from multiverse.core.wording import counted, did_you_mean, in_digits
+from multiverse.core.wording import did_you_mean, format_return, pluralize
 from multiverse.training.config.build import Located
 from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
 from multiverse.training.runs.run_directory import safe_name
@@ -289,9 +289,9 @@ def run(arguments: Sequence[str]) -> int:
     path = Path(command["run_dir"] or Path("searches") / safe_name(f"{config.env}-{config.algorithm}"))
     search = Search(path, config, space, command["search"], command["pruner"])
     if done := [trial for trial in search.trials if trial.state != "running"]:
-        _print(f"Resuming {path}: {len(done)} of {counted(command['trials'], 'trial')} done.")
+        _print(f"Resuming {path}: {len(done)} of {pluralize(command['trials'], 'trial')} done.")
     else:
-        _print(f"Searching with {counted(command['trials'], 'trial')} in {path}:\n{space}")
+        _print(f"Searching with {pluralize(command['trials'], 'trial')} in {path}:\n{space}")
     best = None if search.best is None else search.best.returned
 
     def print_trial(trial: Any) -> None:
@@ -325,7 +325,7 @@ def _outcome(trial: Any, best: float | None) -> str:
 
     if trial.state == "failed":
         return f"failed: {trial.why}"
-    result = f"return {in_digits(trial.returned)}"
+    result = f"return {format_return(trial.returned)}"
     if trial.state == "complete":
         return result + (" (best so far)" if best is None or trial.returned > best else "")
     return f"{result}, pruned at {100 * trial.stage // STAGES} % of its budget"
@@ -346,11 +346,11 @@ def _print_result(search: Any, space: Any, options: train.TrainOptions) -> None:
         write(search.path / "search.png", drawn(search_figure(trials, space), "png"), sys.stderr)
     count = {state: sum(trial.state == state for trial in trials) for state in ("pruned", "failed")}
     others = "".join(f", {number} {state}" for state, number in count.items() if number)
-    result = f"return {in_digits(best.returned)} with {_listed(best.settings)}"
-    print_wrapped(f"Best of {counted(len(trials), 'trial')}{others}: {result}.")
+    result = f"return {format_return(best.returned)} with {_listed(best.settings)}"
+    print_wrapped(f"Best of {pluralize(len(trials), 'trial')}{others}: {result}.")
     initial = trials[0]
     if initial.number != best.number and initial.returned is not None and space.contains(search.config):
-        print_wrapped(f"Without the search: return {in_digits(initial.returned)} with {_listed(initial.settings)}.")
+        print_wrapped(f"Without the search: return {format_return(initial.returned)} with {_listed(initial.settings)}.")
     print_wrapped("The return of the best of many trials is too optimistic. To measure its settings on new seeds:")
     print(f"  {command_of(options, best.settings)}")
 

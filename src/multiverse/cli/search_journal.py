@@ -19,7 +19,7 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileOpenLock
 
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plain_files import open_plain, read_plain
-from multiverse.core.wording import in_a_line
+from multiverse.core.wording import short_error
 from multiverse.training.runs.files import LineFile, cut, write_new
 
 log = logging.getLogger("multiverse")
@@ -76,7 +76,7 @@ def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, number, f"it is not JSON ({in_a_line(error)})") from None
+        raise _damaged(path, number, f"it is not JSON ({short_error(error)})") from None
     if not isinstance(record, dict) or not isinstance(record.get("op_code"), int):
         raise _damaged(path, number, "it is not a record of a study")
     if number == 1 and record["op_code"] != _CREATE_STUDY:
@@ -111,7 +111,7 @@ def opened(path: Path, pruner: str = "none") -> optuna.Study:
         raise _unusable(journal.path, error) from error
     except Exception as error:  # errors of optuna about a record that is JSON but is not valid here
         # guard: records-that-do-not-fit-are-located
-        wrong = f"this record does not fit those before it ({in_a_line(error)})"
+        wrong = f"this record does not fit those before it ({short_error(error)})"
         raise _damaged(journal.path, journal.line, wrong) from error
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from multiverse.cli.search import Space
 from multiverse.cli.search_journal import JOURNAL, STARTUP_TRIALS, handle, opened, repair
 from multiverse.core.errors import InvalidRequest, MultiverseError
-from multiverse.core.imports import with_folders, without_folders
-from multiverse.core.wording import in_a_line
+from multiverse.core.imports import absolute_name, display_name
+from multiverse.core.wording import short_error
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.train_config import TrainConfig, plain_config
@@ -64,7 +64,7 @@ class Search:
     """A study and its runs in a directory. `request` is the value of `--search`."""
 
     def __init__(self, path: Path, config: TrainConfig, space: Space, request: str, pruner: str) -> None:
-        config = dataclasses.replace(config, env=with_folders(config.env), algorithm=with_folders(config.algorithm))
+        config = dataclasses.replace(config, env=absolute_name(config.env), algorithm=absolute_name(config.algorithm))
         self.path, self.config, self._space, self._request, self._pruner = path, config, space, request, pruner
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ class Search:
                 seeded = dataclasses.replace(config, seed=config.seed + equal)  # the same seed would give the same run
                 trial_config = plain_config(self._space.config(seeded, settings))
             except MultiverseError as error:  # this combination of settings is invalid
-                ended(number, in_a_line(error))
+                ended(number, short_error(error))
                 continue
             yield number, {**order, "config": trial_config, "init_from": None}
 
@@ -261,9 +261,7 @@ class Search:
 def _is_same(saved: str, current: str) -> bool:
     """Return whether both name the same class or function; its file may have moved."""
     moved = not Path(saved.rpartition(":")[0]).is_file()
-    return with_folders(saved) == current or (
-        moved and without_folders(with_folders(saved)) == without_folders(current)
-    )
+    return absolute_name(saved) == current or (moved and display_name(absolute_name(saved)) == display_name(current))
 
 
 def _differing(saved: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from multiverse.core.wording import counted, describe_ids, in_bytes, in_words
+from multiverse.core.wording import describe_ids, format_bytes, pluralize, short_repr
 
 _LIBRARIES = ("<", sysconfig.get_path("stdlib"), str(Path(__file__).parents[1]))
 """Path prefixes of Python's own files and of ours."""
@@ -102,7 +102,7 @@ class ReplyTimeout(MultiverseError, TimeoutError):
             action = "Its reply can still be received: call receive() again, or reset() or close()"
         self.hint = f"{action}; {limits}"
         self.hint_outside = limits  # for callers that do not hold the vector env
-        held = f", holding {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
+        held = f", holding {format_bytes(rss_bytes)}" if rss_bytes is not None else ""
         self._headline = f"worker {worker} (envs {describe_ids(env_ids)}) {self.cause}{held}"
         super().__init__(self._text())
 
@@ -178,12 +178,12 @@ class Circumstances:
         parts = []
         if self.episode is not None:
             parts.append(f"step {self.step} of episode {self.episode}" if self.step else f"episode {self.episode}")
-            since = f", {counted(self.episodes_since_seed, 'episode')} before" if self.episodes_since_seed else ""
+            since = f", {pluralize(self.episodes_since_seed, 'episode')} before" if self.episodes_since_seed else ""
             parts.append("never seeded" if self.seed is None else f"seed {self.seed}{since}")
         if self.task is not None:
-            parts.append(f"task {in_words(self.task)}")
+            parts.append(f"task {short_repr(self.task)}")
         if self.step:
-            parts.append(f"action {in_words(self.action)}")
+            parts.append(f"action {short_repr(self.action)}")
         return ", ".join(parts)
 
 
@@ -233,7 +233,7 @@ class RemoteError:
     def in_text(self) -> RemoteError:
         """A copy without values that may be impossible to pickle."""
         now = self.circumstances
-        return self.under(replace(now, task=in_words(now.task), action=in_words(now.action)))
+        return self.under(replace(now, task=short_repr(now.task), action=short_repr(now.action)))
 
     @classmethod
     def of(cls, error: BaseException, env_id: int | None = None) -> RemoteError:
@@ -346,7 +346,7 @@ class WorkerDied(MultiverseError, RuntimeError):
         self.worker, self.env_ids, self.cause, self.hint = worker, env_ids, cause, hint
         self.command = command  # the last request
         self.rss_bytes = rss_bytes  # peak memory
-        held = f", having held up to {in_bytes(rss_bytes)}" if rss_bytes is not None else ""
+        held = f", having held up to {format_bytes(rss_bytes)}" if rss_bytes is not None else ""
         tail = f"; {hint}" if hint else ""
         super().__init__(f"worker {worker} (envs {describe_ids(env_ids)}) {cause}{held}{tail}")
 

@@ -74,19 +74,19 @@ def modules_like(name: str) -> list[str]:
     return [f"{package}.{module}" for module in versions or nearest(last, known)]
 
 
-def with_folders(name: str) -> str:
+def absolute_name(name: str) -> str:
     """`file.py:name` with the file's absolute path, which is valid in any directory; other names unchanged."""
     file, _, attribute = name.rpartition(":")
     return f"{Path(file).absolute()}:{attribute}" if file.endswith(".py") else name
 
 
-def without_folders(name: str) -> str:
+def display_name(name: str) -> str:
     """The name for display: an absolute path without its folders."""
     file, _, attribute = name.rpartition(":")
     return f"{Path(file).name}:{attribute}" if file.endswith(".py") and Path(file).is_absolute() else name
 
 
-def with_a_colon(name: str) -> str:
+def colon_spelling(name: str) -> str:
     """`package.module.Name` as `package.module:Name` if that module exists, `file.py` as `file.py:Name`; else ''."""
     if name.endswith(".py"):
         return f"{name}:Name"

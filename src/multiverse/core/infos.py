@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.errors import BadValue
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 
 Infos = dict[str, Any]
 
 
-def refuse_no_dict(what: str, info: Any) -> None:
+def require_dict(what: str, info: Any) -> None:
     """Raise `BadValue` unless the info that an env returned is a dict; None and [] are not."""
     if not isinstance(info, dict):
-        raise BadValue(f"{what} is a {type(info).__name__}, not a dict: {in_words(info)}")
+        raise BadValue(f"{what} is a {type(info).__name__}, not a dict: {short_repr(info)}")
 
 
 def add_info(infos: Infos, info: Infos, row: int, rows: int) -> Infos:
@@ -78,7 +78,7 @@ def reordered_infos(infos: Infos, order: Any) -> Infos:
     return {k: reordered_infos(v, order) if isinstance(v, dict) else v[order] for k, v in infos.items()}
 
 
-def of_row(infos: Infos, row: int) -> Infos:
+def row_info(infos: Infos, row: int) -> Infos:
     """The info of one env."""
     keys = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
     return {key: infos[key][row] for key in keys}

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.plain_files import read_named
-from multiverse.core.wording import counted, in_words
+from multiverse.core.wording import pluralize, short_repr
 
 log = logging.getLogger("multiverse")
 
@@ -207,7 +207,7 @@ class Plan:
         return _A_CRASH_COSTS.get(self.executor, "an unknown part")
 
     def __str__(self) -> str:
-        started = f", {counted(self.workers, 'worker')}" if self.workers else ""
+        started = f", {pluralize(self.workers, 'worker')}" if self.workers else ""
         method = f" ({self.start_method})" if self.start_method else ""
         return f"{self.executor}{started}{method}: {self.why}; a crash costs {self.a_crash_costs}"
 
@@ -238,7 +238,7 @@ def read_plan(path: os.PathLike[str] | str, env: Any, usable_cores: int) -> tupl
     _warn_of_misfits(where, content, {"env": env if isinstance(env, str) else None, "usable_cores": usable_cores})
     ray, options = content.get("ray"), [field.name for field in fields(RayOptions)]
     if not isinstance(ray, dict | None) or (unknown := [name for name in ray or () if name not in options]):
-        wrong = f"has {', '.join(unknown)}" if isinstance(ray, dict) else f"is {in_words(ray)}"
+        wrong = f"has {', '.join(unknown)}" if isinstance(ray, dict) else f"is {short_repr(ray)}"
         raise InvalidRequest(f"{where} is not a plan: its ray {wrong}, and can have {', '.join(options)}; {hint}")
     of_ray = RayOptions(**ray) if ray else None
     if of_ray is not None and of_ray.address is not None:  # guard: a-plan-file-names-no-cluster

@@ -12,7 +12,7 @@ def describe_ids(ids: range) -> str:
     return str(ids.start) if len(ids) == 1 else f"{ids.start}-{ids.stop - 1}"
 
 
-def in_bytes(count: int) -> str:
+def format_bytes(count: int) -> str:
     """'3.9 GiB'."""
     size, unit = float(count), "B"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -22,7 +22,7 @@ def in_bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
 
 
-def in_words(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value in one short line, also if its repr fails."""
     try:
         scalar = type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0
@@ -35,7 +35,7 @@ def in_words(value: Any) -> str:
 ROUNDING_ERROR = 1e-9
 
 
-def in_digits(value: float) -> str:
+def format_return(value: float) -> str:
     """A return: '493.1', '2,792.8', '0.004' (small values keep their digits), and '0.0' for rounding errors."""
     if abs(value) < ROUNDING_ERROR:
         return "0.0"
@@ -44,12 +44,12 @@ def in_digits(value: float) -> str:
     return f"{value:.3f}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """'1 episode', '2,048 episodes'."""
     return f"{number:,} {what}{'s' * (number != 1 and what != 'info')}"
 
 
-def in_a_line(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """A foreign error in one short line: "KeyError: 'session'"."""
     try:
         text = str(error)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from multiverse.core.errors import MultiverseError
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
@@ -72,8 +72,8 @@ class CheckReport:
     @property
     def summary(self) -> str:
         """Number of findings of each severity, in one line."""
-        counts = [counted(len(self._of(severity)), severity) for severity in SEVERITIES]
-        left_out = f"; {counted(len(self.skipped), 'check')} not done" if self.skipped else ""
+        counts = [pluralize(len(self._of(severity)), severity) for severity in SEVERITIES]
+        left_out = f"; {pluralize(len(self.skipped), 'check')} not done" if self.skipped else ""
         return f"{self.env}: {', '.join(counts)}{left_out}"
 
     def raise_for_errors(self, strict: bool = False) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from multiverse.core.env import Env
 from multiverse.core.errors import InEnv, RemoteError
 from multiverse.core.failures import DEFAULT_POLICY, FailureOptions
-from multiverse.core.infos import Infos, refuse_no_dict
+from multiverse.core.infos import Infos, require_dict
 from multiverse.core.layout import (
     ACTION_MASKS,
     ACTIONS,
@@ -158,7 +158,7 @@ class EnvRange:
                 else:
                     ended, info = step(action)
                     if info.__class__ is not dict:  # guard: an-info-is-a-dict
-                        refuse_no_dict("the info", info)
+                        require_dict("the info", info)
                     if ended:
                         ended_now.append(i)
                         if self.finals:

@@ -7,7 +7,7 @@ from time import monotonic_ns
 from typing import Any
 
 from multiverse.core.errors import Circumstances, InEnv
-from multiverse.core.infos import Infos, refuse_no_dict
+from multiverse.core.infos import Infos, require_dict
 from multiverse.core.reset_plan import ResetPlan, ResetRequest, checked_task
 from multiverse.executors.launch.crash_report import OwnShare
 
@@ -52,7 +52,7 @@ class EpisodeStarts:
         began_at = monotonic_ns()
         try:
             info = self.resets[i](seed, options, task)
-            refuse_no_dict("reset's info", info)
+            require_dict("reset's info", info)
         except Exception as error:
             raise InEnv(env_id, error) from error
         finally:

@@ -18,7 +18,7 @@ from multiverse.adapters.registered import NOTHING_REGISTERED, additions
 from multiverse.core.errors import PreflightError
 from multiverse.core.layout import Array, Field, FieldName, Views
 from multiverse.core.plan import Plan, StartMethod
-from multiverse.core.wording import in_bytes
+from multiverse.core.wording import format_bytes
 from multiverse.executors import machine, preflight, worker_loop
 from multiverse.executors.env_recovery import OUT_OF_MEMORY
 from multiverse.executors.launch import fork_server, start_methods
@@ -57,7 +57,7 @@ class ProcessLife:
         hint = ""
         if -code == signal.SIGKILL:  # guard: possibly-out-of-memory
             available = machine.memory_available()
-            free = f" ({in_bytes(available)} are free now)" if available < machine.UNKNOWN else ""
+            free = f" ({format_bytes(available)} are free now)" if available < machine.UNKNOWN else ""
             hint = f"possibly out of memory{free}: fewer envs per machine need less"
         return Death(f"was killed by {_signal_name(-code)}", hint, peak)
 

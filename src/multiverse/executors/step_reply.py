@@ -9,7 +9,7 @@ from typing import Any
 from multiverse.core.errors import RemoteError
 from multiverse.core.infos import Infos
 from multiverse.core.layout import FieldName
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 from multiverse.ipc.info_columns import Announcement
 
 EXTRAS, WROTE_INFOS, FINALS, FAILED = 1, 2, 4, 8
@@ -44,7 +44,7 @@ class Extras:
         for infos in (self.infos, self.final_infos):
             for env_id, info in infos.items():
                 infos[env_id] = {
-                    in_words(key) if why_not(key) else key: self._sendable(env_id, key, info[key], why_not, warned)
+                    short_repr(key) if why_not(key) else key: self._sendable(env_id, key, info[key], why_not, warned)
                     for key in info
                 }
 
@@ -57,4 +57,4 @@ class Extras:
             self.warnings.append(
                 f"env {env_id}: infos[{key!r}] cannot be sent to the caller ({reason}): its repr is sent instead"
             )
-        return in_words(value)
+        return short_repr(value)

@@ -21,7 +21,7 @@ from multiverse.core.failures import OnBadValue
 from multiverse.core.layout import BAD_VALUES, COUNTS, OBSERVATIONS, OUT_OF_BOUNDS, Array, Group, Leaf, Views, leaves
 from multiverse.ipc.env_rows import env_rows
 from multiverse.ipc.own_columns import RangeColumns
-from multiverse.ipc.space_rows import called
+from multiverse.ipc.space_rows import leaf_name
 
 FEW_NUMBERS = 512
 
@@ -106,7 +106,7 @@ class _Watched:
         """(name of the leaf and agent, position in it) of a number, for messages."""
         several = len(self._group.agents) > 1
         agent = _agent_text(self._group, index[0] if several else 0)
-        return called(self._name) + agent, _index_text(index[1:] if several else index)
+        return leaf_name(self._name) + agent, _index_text(index[1:] if several else index)
 
     def outside(self) -> Array:
         """[envs] bool: rows with numbers outside their bounds."""

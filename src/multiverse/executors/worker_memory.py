@@ -12,7 +12,7 @@ from contextlib import suppress
 import psutil
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.wording import describe_ids, in_bytes
+from multiverse.core.wording import describe_ids, format_bytes
 from multiverse.executors.worker_host import WorkerHost
 
 log = logging.getLogger("multiverse")
@@ -41,8 +41,8 @@ class WorkerMemory:
             held = rss_bytes(worker.life.pid)
             if self._limit is not None and held is not None and held >= self._limit:
                 raise InvalidRequest(
-                    f"worker_memory_limit={self._limit} ({in_bytes(self._limit)}) is too low: worker {worker.worker} "
-                    f"uses {in_bytes(held)} right after building its envs; raise it, or use fewer envs per worker"
+                    f"worker_memory_limit={self._limit} ({format_bytes(self._limit)}) is too low: worker {worker.worker} "
+                    f"uses {format_bytes(held)} right after building its envs; raise it, or use fewer envs per worker"
                 )
 
     def check(self, now: float, workers: Sequence[WorkerHost], asked: Iterable[WorkerHost]) -> None:
@@ -71,7 +71,7 @@ class WorkerMemory:
                 log.warning(
                     "the memory of worker %d (envs %s) grows steadily: %s now, %s more than %.0f s ago; an env may "
                     "leak memory. %s replaces workers that use more",
-                    *(worker.worker, describe_ids(worker.env_ids), in_bytes(held), in_bytes(held - mine.first)),
+                    *(worker.worker, describe_ids(worker.env_ids), format_bytes(held), format_bytes(held - mine.first)),
                     *(now - mine.since_s, FLAG),
                 )
         self._growth = growth
@@ -86,8 +86,8 @@ class WorkerMemory:
             return False
         if held <= self._limit:
             return False
-        limit = f"worker_memory_limit={in_bytes(self._limit)}"
-        worker.retired = f"was ended by its caller because it used {in_bytes(held)}, more than {limit}"
+        limit = f"worker_memory_limit={format_bytes(self._limit)}"
+        worker.retired = f"was ended by its caller because it used {format_bytes(held)}, more than {limit}"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)  # guard: a-worker-above-its-limit-is-replaced
         return True

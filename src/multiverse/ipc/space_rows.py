@@ -29,7 +29,7 @@ def row_writer(space: spaces.Space[Any], views: Views, name: FieldName, row: int
                     part = value[key]
                 except (KeyError, IndexError, TypeError) as error:
                     # guard: a-missing-part-is-an-error
-                    raise BadValue(f"{called(name)} has no {key!r}: it is {_kind_of(value)}") from error
+                    raise BadValue(f"{leaf_name(name)} has no {key!r}: it is {_kind_of(value)}") from error
                 write(part)
 
         return write_parts
@@ -80,19 +80,21 @@ def _array_writer(target: Array, name: FieldName) -> Write:
         try:
             array = np.asarray(value)
         except Exception as error:  # such as a list of lists of different lengths
-            raise BadValue(f"{called(name)} is not convertible to an array: {type(error).__name__}: {error}") from error
+            raise BadValue(
+                f"{leaf_name(name)} is not convertible to an array: {type(error).__name__}: {error}"
+            ) from error
         if array.shape != shape:  # guard: no-broadcasting
-            raise BadValue(f"{called(name)} has shape {array.shape}, its space says {shape}")
+            raise BadValue(f"{leaf_name(name)} has shape {array.shape}, its space says {shape}")
         if array.dtype.kind in "iu" and dtype.kind in "iu" and array.dtype != dtype and array.size:
             if not _fits(array, dtype):
                 worst = array.min() if array.min() < np.iinfo(dtype).min else array.max()
-                raise BadValue(f"{called(name)} holds {worst}, which does not fit its space's {dtype}")
+                raise BadValue(f"{leaf_name(name)} holds {worst}, which does not fit its space's {dtype}")
             copy(target, array, casting="unsafe")
             return
         try:
             copy(target, array, casting="same_kind")  # guard: no-casts-of-another-kind
         except TypeError as error:
-            raise BadValue(f"{called(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
+            raise BadValue(f"{leaf_name(name)} is {array.dtype}, which does not fit its space's {dtype}") from error
 
     return write_array
 
@@ -109,7 +111,7 @@ def _fits(array: Array, dtype: np.dtype[Any]) -> bool:
     return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
-def called(name: FieldName) -> str:
+def leaf_name(name: FieldName) -> str:
     """A leaf's name in messages: "the observation['camera'][1]"."""
     kind, path = name[0] if name[0] == STATE else str(name[1]).rstrip("s"), name[2:]
     return f"the {kind}" + "".join(f"[{key!r}]" for key in path)

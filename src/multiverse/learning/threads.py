@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from multiverse.core.errors import PreflightError
-from multiverse.core.wording import in_a_line
+from multiverse.core.wording import short_error
 
 
 def torch_for(what: str) -> Any:
@@ -18,7 +18,7 @@ def torch_for(what: str) -> Any:
     except ModuleNotFoundError as error:
         raise PreflightError(f"{what} needs torch, not installed here: pip install 'multiverse[train]'") from error
     except Exception as error:  # for example without /dev
-        raise PreflightError(f"{what} needs torch, which does not load here: {in_a_line(error)}") from error
+        raise PreflightError(f"{what} needs torch, which does not load here: {short_error(error)}") from error
     return torch
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import module_named, with_a_colon
+from multiverse.core.imports import colon_spelling, module_named
 from multiverse.core.wording import nearest
 
 if TYPE_CHECKING:  # for editors and type checkers; imported when asked for
@@ -51,7 +51,7 @@ def network_class(name: str) -> Callable[..., Any]:
         return built_in  # type: ignore[no-any-return]
     module, _, attribute = name.rpartition(":")
     if not (module and attribute):
-        near = with_a_colon(name) or next(iter(nearest(name, NETWORKS)), "")
+        near = colon_spelling(name) or next(iter(nearest(name, NETWORKS)), "")
         meant = f". Did you mean {near}?" if near else ""
         raise InvalidRequest(
             f"network={name!r} does not exist: expected {', '.join(NETWORKS)}, or your module:Class or file.py:Class"

@@ -22,7 +22,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import leaves
-from multiverse.core.wording import in_a_line
+from multiverse.core.wording import short_error
 from multiverse.learning.convolution import channels_last
 from multiverse.learning.network_spec import CustomNetwork, count_parameters
 
@@ -185,7 +185,7 @@ def _call(choice: CustomNetwork, failure: str, function: Any, *arguments: Any) -
             if not frame.filename.startswith((_TORCH_FOLDER, __file__))
         ]
         where = f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
-        raise InvalidRequest(f"network={choice.name}{failure}: {in_a_line(error)}{where}") from error
+        raise InvalidRequest(f"network={choice.name}{failure}: {short_error(error)}{where}") from error
 
 
 def copied(module: Any) -> Any:
@@ -195,5 +195,5 @@ def copied(module: Any) -> Any:
     except Exception as error:  # raised by attributes of the user's modules
         hint = ". A module must not keep tensors of its last forward pass in attributes: return them, or detach() them"
         raise InvalidRequest(
-            f"the network cannot be copied: {in_a_line(error)}{hint if 'deepcopy protocol' in str(error) else ''}"
+            f"the network cannot be copied: {short_error(error)}{hint if 'deepcopy protocol' in str(error) else ''}"
         ) from error

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Array
 from multiverse.core.policy import MASKED_LOGIT
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 
 LOG_STD_RANGE = np.float32(-20.0), np.float32(2.0)
 """Bounds of the logarithm of a standard deviation that a network returns."""
@@ -151,7 +151,7 @@ class CategoricalHead(EpsilonGreedyHead):
         atoms = np.asarray(self.support, np.float32)
         if atoms.ndim != 1 or len(atoms) < 2 or not (np.isfinite(atoms).all() and (np.diff(atoms) > 0).all()):
             raise InvalidRequest(
-                f"support={in_words(self.support)}: expected at least two increasing finite values of the return"
+                f"support={short_repr(self.support)}: expected at least two increasing finite values of the return"
             )
         object.__setattr__(self, "support", atoms)
 

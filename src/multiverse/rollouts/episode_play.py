@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.infos import Infos, of_row
+from multiverse.core.infos import Infos, row_info
 from multiverse.core.layout import SINGLE_AGENT, Array, FieldName
 from multiverse.core.policy import Policy, Seen
 from multiverse.core.reset_plan import ResetPlan, ResetRequest
@@ -242,7 +242,7 @@ class _Play:
         """Keep the last infos of episodes, and note their final observations."""
         for i in ended:
             row = int(np.searchsorted(batch.env_ids, i))
-            self._infos[int(self._columns[i])] = of_row(batch.infos, row)
+            self._infos[int(self._columns[i])] = row_info(batch.infos, row)
         if ended:
             columns = self._columns[ended]
             t = self._steps[columns]

@@ -17,7 +17,7 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Array, Leaf
 from multiverse.core.policy import Leaves
 from multiverse.core.tables import SavedTable, Table
-from multiverse.core.wording import in_bytes
+from multiverse.core.wording import format_bytes
 from multiverse.policies.features import dtype_of, numeric_leaves, shape_of
 from multiverse.rollouts.rollout import Rollout
 
@@ -81,9 +81,9 @@ class Replay:
         ]
         self._dtype = np.dtype([(name, kind, (slots, *of)) for name, kind, of in (*observed, *others)])
         if (needed := self._ring * self._dtype.itemsize) > memory_available():
-            available = in_bytes(memory_available())
+            available = format_bytes(memory_available())
             raise InvalidRequest(
-                f"buffer_size={capacity} needs {in_bytes(needed)} of memory, and {available} are available: reduce it"
+                f"buffer_size={capacity} needs {format_bytes(needed)} of memory, and {available} are available: reduce it"
             )
         columns = [*observed, *others]
         self._columns = {name: np.zeros((self._ring * slots, *of), kind) for name, kind, of in columns}  # row by row

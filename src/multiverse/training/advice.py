@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from multiverse.core.errors import InvalidConfig, InvalidRequest, MultiverseError
-from multiverse.core.wording import in_a_line, in_words
+from multiverse.core.wording import short_error, short_repr
 from multiverse.rollouts.episodes import RecentEpisodes
 from multiverse.training.config.files import read_config
 from multiverse.training.hooks import Hook
@@ -139,7 +139,7 @@ class _Question:
         try:
             self.answer = advisor.advise(numbers, report)
         except Exception as error:  # a training does not fail because its advisor does
-            log.warning("no advice: %s", error if isinstance(error, MultiverseError) else in_a_line(error))
+            log.warning("no advice: %s", error if isinstance(error, MultiverseError) else short_error(error))
         self.answered = True
 
 
@@ -180,15 +180,15 @@ def _checked(answer: Any, known: Mapping[str, Any]) -> Decision:
     if isinstance(starts, Sequence) and not isinstance(starts, str) and starts and set(starts) <= set(known["starts"]):
         decision["starts"] = list(starts)
     elif starts is not None:
-        wrong.append(f"starts={in_words(starts)}")
+        wrong.append(f"starts={short_repr(starts)}")
     if isinstance(rewards, Mapping) and all(
         name in known["rewards"] and _is_scale(scale) for name, scale in rewards.items()
     ):
         decision["rewards"] = {name: float(scale) for name, scale in rewards.items()}
     elif rewards is not None:
-        wrong.append(f"rewards={in_words(rewards)}")
+        wrong.append(f"rewards={short_repr(rewards)}")
     if wrong or not decision:
-        log.warning("advice that cannot be followed: %s", ", ".join(wrong) or in_words(answer))
+        log.warning("advice that cannot be followed: %s", ", ".join(wrong) or short_repr(answer))
     return decision
 
 
@@ -263,7 +263,7 @@ class HttpAdvisor:
             except (OSError, ValueError, LookupError, TypeError) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429
                 if not left or refused:
-                    raise InvalidRequest(f"{self._url} gave none ({in_a_line(error)})") from error
+                    raise InvalidRequest(f"{self._url} gave none ({short_error(error)})") from error
                 time.sleep(min(10.0, 2.0 ** (self._retries - left)))  # in its own thread: the training continues
         return None
 
@@ -276,5 +276,5 @@ class HttpAdvisor:
             content = json.loads(reply.read(LARGEST_ANSWER))["choices"][0]["message"]["content"]
         answer = json.loads(content[content.index("{") : content.rindex("}") + 1])
         if not isinstance(answer, Mapping):
-            raise ValueError(f"expected one JSON object, found {in_words(content)}")
+            raise ValueError(f"expected one JSON object, found {short_repr(content)}")
         return answer

@@ -11,11 +11,11 @@ import numpy as np
 
 from multiverse.core.errors import EvaluationFailed
 from multiverse.core.failures import BAD_VALUE, RESTARTED
-from multiverse.core.infos import Infos, of_row
+from multiverse.core.infos import Infos, row_info
 from multiverse.core.layout import ACTION_MASKS, REWARD, VALUES, Array, Group
 from multiverse.core.policy import Policy, Seen
 from multiverse.core.seeds import evaluation_seed
-from multiverse.core.wording import counted, in_digits
+from multiverse.core.wording import format_return, pluralize
 from multiverse.policies.features import Features, dtype_of
 from multiverse.policies.heads import no_actions
 from multiverse.rollouts.episodes import acting_of, by_env, is_single, shown_by, step_slots, sums
@@ -43,10 +43,10 @@ class Evaluation:
     margins: tuple[float, ...] = ()  # … and its return there, minus that of the best of the other sides
 
     def __repr__(self) -> str:
-        returned = f"{in_digits(self.mean_return)} ± {in_digits(self.std_return)}" if self.returns else "none"
+        returned = f"{format_return(self.mean_return)} ± {format_return(self.std_return)}" if self.returns else "none"
         won = f", won {100 * self.wins:.0f} %" if self.margins else ""
         policy = f" of {self.of}" if self.of else ""
-        return f"<Evaluation{policy}: return {returned}{won}, over {counted(len(self.returns), 'episode')}>"
+        return f"<Evaluation{policy}: return {returned}{won}, over {pluralize(len(self.returns), 'episode')}>"
 
     @property
     def played(self) -> int:
@@ -274,7 +274,7 @@ class _Batch:
         if True not in over.tolist():
             return {}
         self._refuse_lost_workers()
-        self._last_infos = {env_id: of_row(infos, row) for row, env_id in enumerate(ids) if over[row]}
+        self._last_infos = {env_id: row_info(infos, row) for row, env_id in enumerate(ids) if over[row]}
         none = np.zeros_like(over)
         failed = infos.get(f"_{RESTARTED}", none) | infos.get(f"_{BAD_VALUE}", none)
         return {env_id: bool(failed[row]) for row, env_id in enumerate(ids) if over[row]}

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 
 if TYPE_CHECKING:
     from multiverse.algorithms.algorithm import UpdateReport
@@ -79,13 +79,13 @@ def checked_hooks(hooks: Any) -> list[Hook]:
     if not isinstance(hooks, list | tuple):
         kind = hooks if isinstance(hooks, type) else type(hooks)
         example = f"{kind.__name__}()" if issubclass(kind, Hook) else "MyHook()"
-        raise InvalidRequest(f"hooks={in_words(hooks)}: expected a list of hooks, such as hooks=[{example}]")
+        raise InvalidRequest(f"hooks={short_repr(hooks)}: expected a list of hooks, such as hooks=[{example}]")
     for hook in hooks:
         if isinstance(hook, type):
             name = hook.__name__
             raise InvalidRequest(f"hooks: {name} is a class: pass an instance of it, hooks=[{name}()]")
         if not isinstance(hook, Hook):
-            raise InvalidRequest(f"hooks: {in_words(hook)} is not a hook: derive its class from multiverse.Hook")
+            raise InvalidRequest(f"hooks: {short_repr(hook)} is not a hook: derive its class from multiverse.Hook")
         kind = type(hook)
         for method in sorted(name for name in dir(kind) if name not in METHODS and name.lower().startswith("on")):
             nearest = difflib.get_close_matches(method.lower(), METHODS, 1, cutoff=0.75)

@@ -15,12 +15,12 @@ from gymnasium import spaces
 from multiverse.adapters.agents import AgentOptions
 from multiverse.adapters.env_source import Wrapper
 from multiverse.core.errors import EvaluationFailed, InvalidRequest
-from multiverse.core.imports import without_folders
+from multiverse.core.imports import display_name
 from multiverse.core.layout import SINGLE_AGENT, Group
 from multiverse.core.plan import IN_CALLER, whole_number
 from multiverse.core.policy import Policy
 from multiverse.core.seeds import checked_run_seed, default_test_seed
-from multiverse.core.wording import in_a_line
+from multiverse.core.wording import short_error
 from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
@@ -286,7 +286,7 @@ def _function(name: str) -> Any:
 
 
 def _description(settings: Mapping[str, Any], checkpoint: Checkpoint) -> str:
-    algorithm, env = (without_folders(str(settings.get(name))) for name in ("algorithm", "env"))
+    algorithm, env = (display_name(str(settings.get(name))) for name in ("algorithm", "env"))
     return f"{algorithm} for {env} after {checkpoint.manifest.get('env_steps')} env steps"
 
 
@@ -297,5 +297,5 @@ def saved_spaces(run: Path) -> tuple[Group, ...] | None:
     try:
         return groups_from(description)
     except NO_SPACES as error:
-        why = f"it does not describe spaces ({in_a_line(error)})"
+        why = f"it does not describe spaces ({short_error(error)})"
         raise InvalidRequest(f"{run / SPACES} cannot be used: {why}. {NEW_SPACES}") from None

@@ -18,9 +18,9 @@ import multiverse
 from multiverse.adapters.env_source import BUILT_IN
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
 from multiverse.core.errors import CheckpointBroken, InvalidRequest, UntrustedRun
-from multiverse.core.imports import with_folders
+from multiverse.core.imports import absolute_name
 from multiverse.core.plan import Plan
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 from multiverse.networks import NETWORKS
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import build, in_todays_names
@@ -149,7 +149,7 @@ def steps_of(checkpoint: Checkpoint) -> int:
     """Number of env steps of the run when this checkpoint was taken, from its manifest."""
     steps = checkpoint.manifest.get("env_steps")
     if type(steps) is not int or steps < 0:
-        raise CheckpointBroken(checkpoint.path, f"its manifest has {in_words(steps)} env steps")
+        raise CheckpointBroken(checkpoint.path, f"its manifest has {short_repr(steps)} env steps")
     return steps
 
 
@@ -303,11 +303,11 @@ def trusted_config(
         check_trusted(saved, read_mark(run), run, trust)
     _refuse_missing(saved, objects, needs_env, needs_algorithm)
     if objects.maker is None and needs_algorithm:
-        saved["algorithm"] = current_location("algorithm", learner) if named is None else with_folders(named)
+        saved["algorithm"] = current_location("algorithm", learner) if named is None else absolute_name(named)
     if needs_algorithm and own is not None:
         if isinstance(network, str):
             refuse_another(NETWORK, NETWORKS, str(own), network)
-            saved[NETWORK] = with_folders(network)
+            saved[NETWORK] = absolute_name(network)
         elif network is None:
             saved[NETWORK] = current_location(NETWORK, str(own))
     elif network is not None and needs_algorithm:

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Array, Leaf
 from multiverse.core.policy import Leaves, Memory, Policy, Seen
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 from multiverse.policies.features import Features, dtype_of, leaf_of, shape_of
 from multiverse.policies.heads import no_actions
 from multiverse.policies.team_policy import TeamPolicy
@@ -216,7 +216,7 @@ def _rewards(given: Any, rows: int) -> Array:
         return np.broadcast_to(np.asarray(given, np.float32), (rows,))
     except (TypeError, ValueError):
         each = f"a number, or {rows} of them, one for each row" if rows > 1 else "a number"
-        raise InvalidRequest(f"previous_reward={in_words(given)}: expected {each}") from None
+        raise InvalidRequest(f"previous_reward={short_repr(given)}: expected {each}") from None
 
 
 def _is_batch(shape: tuple[int, ...], leaf: Leaf) -> bool:
@@ -240,7 +240,7 @@ def _refuse_not_finite(what: str, value: Any) -> None:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidRequest(f"{what} is {in_words(value)}: expected numbers that floats can hold") from None
+            raise InvalidRequest(f"{what} is {short_repr(value)}: expected numbers that floats can hold") from None
     if array.dtype.kind != "f" or (usable := np.abs(array) <= _LARGEST).all():  # guard: act-refuses-what-is-not-finite
         return
     index = tuple(int(k) for k in np.argwhere(~usable)[0])

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from multiverse.core.wording import counted, in_digits
+from multiverse.core.wording import format_return, pluralize
 from multiverse.training import events
 from multiverse.training.config.budget import PARTS, Budget, Clock
 
@@ -154,7 +154,7 @@ class ProgressLines(events.Sink):
                 self._begin_stretch(clock)
 
     def _num_envs(self, decision: Decision) -> None:
-        envs = f"{counted(decision.num_envs, 'env')}{', final' * decision.settled} ({decision.why})"
+        envs = f"{pluralize(decision.num_envs, 'env')}{', final' * decision.settled} ({decision.why})"
         self.voice.say(f"{decision.env_steps:>11,} env steps | {envs}")
 
     def _evaluation(self, event: events.EvaluationDone) -> None:
@@ -189,7 +189,7 @@ class ProgressLines(events.Sink):
         clock, recent = status.clock, status.recent
         parts = [
             f"{clock.env_steps:>11,} env steps ({budget_text(status.config.budget, clock)})",
-            f"return {in_digits(recent.mean_return)}{returns_text(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"return {format_return(recent.mean_return)}{returns_text(recent.by_agent)}, length {recent.mean_length:.0f}"
             if len(recent)
             else NO_EPISODE,
             f"{self._pace_since(self._stretch, clock)} env steps/s",
@@ -206,7 +206,7 @@ class ProgressLines(events.Sink):
         parts = [
             f"{'█' * done}{'░' * (BAR_WIDTH - done)} {100 * spent:.0f} %",
             self._left(status),
-            f"return {in_digits(recent.mean_return)}" if len(recent) else NO_EPISODE,
+            f"return {format_return(recent.mean_return)}" if len(recent) else NO_EPISODE,
             f"{clock.env_steps:,} env steps ({self._pace_since(self._earlier, clock)}/s)",
         ]
         return " | ".join(parts)
@@ -221,10 +221,10 @@ class ShortLines(ProgressLines):
         self._begin(event.status.clock)
 
     def _num_envs(self, decision: Decision) -> None:
-        self.voice.say(f"{decision.env_steps:>10,} steps | {counted(decision.num_envs, 'env')}")
+        self.voice.say(f"{decision.env_steps:>10,} steps | {pluralize(decision.num_envs, 'env')}")
 
     def _evaluation(self, event: events.EvaluationDone) -> None:
-        returned = f"{in_digits(event.summary['mean_return'])} ± {in_digits(event.summary['std_return'])}"
+        returned = f"{format_return(event.summary['mean_return'])} ± {format_return(event.summary['std_return'])}"
         best = " (best so far)" * event.is_best
         self.voice.say(f"{event.env_steps:>10,} steps | evaluation: return {returned}{best}")
 
@@ -239,7 +239,7 @@ class ShortLines(ProgressLines):
         clock, recent = status.clock, status.recent
         parts = [
             f"{clock.env_steps:>10,} steps {100 * status.config.budget.spent(clock):>3.0f} %",
-            f"return {in_digits(recent.mean_return)}" if len(recent) else NO_EPISODE,
+            f"return {format_return(recent.mean_return)}" if len(recent) else NO_EPISODE,
             f"{self._pace_since(self._stretch, clock)}/s",
             *([f"restarts {restarts}"] if (restarts := status.restarts) else []),
             self._left(status),
@@ -256,11 +256,11 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
     pace = f"{duration_text(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
-        f"Done{stopped}: {counted(summary['env_steps'], 'env step')}, {counted(summary['episodes'], 'episode')} and "
-        f"{counted(summary['updates'], 'update')} in {pace}.",
+        f"Done{stopped}: {pluralize(summary['env_steps'], 'env step')}, {pluralize(summary['episodes'], 'episode')} and "
+        f"{pluralize(summary['updates'], 'update')} in {pace}.",
         f"Time: {shares_text({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
-    best = "" if summary["best_return"] is None else f"; best {in_digits(summary['best_return'])}"
+    best = "" if summary["best_return"] is None else f"; best {format_return(summary['best_return'])}"
     if summary["evaluation"] is not None:
         lines.append(f"Evaluation: {evaluation_text(summary['evaluation'], summary.get('evaluation_opponent'))}{best}.")
     elif summary["evaluation_failures"]["failed"]:
@@ -282,7 +282,7 @@ def evaluation_text(summary: Mapping[str, Any], opponent: str | None = None) -> 
     return of each or, against an opponent, the share of wins. With meta-episodes also the return and the success rate
     of each of their episodes."""
     prefix = "mean_return/"
-    returned = f"{in_digits(summary['mean_return'])} ± {in_digits(summary['std_return'])}"
+    returned = f"{format_return(summary['mean_return'])} ± {format_return(summary['std_return'])}"
     if "wins" in summary:
         returned += f", {wins_text(summary)}"
     else:
@@ -291,7 +291,7 @@ def evaluation_text(summary: Mapping[str, Any], opponent: str | None = None) -> 
     if successes := [one for key, one in summary.items() if key.startswith("success_rate/")]:
         returned += f", success {' → '.join(f'{100 * one:.0f} %' for one in successes)}"
     lost = f" ({summary['lost_episodes']} more failed)" if summary.get("lost_episodes") else ""
-    episodes = counted(summary["episodes"], "unseen episode")
+    episodes = pluralize(summary["episodes"], "unseen episode")
     against = f", against {opponent}" if opponent and "wins" in summary else ""
     return f"return {returned}, length {summary['mean_length']:.0f}, over {episodes}{lost}{against}"
 
@@ -309,8 +309,10 @@ def returns_text(returns: dict[str, float], of: str = "agents") -> str:
         return f" (each of {len(returns)} agents, {sum(returns.values()):.2f} together)"
     if len(returns) > SHOWN_AGENTS:
         low, high = min(returns, key=lambda agent: returns[agent]), max(returns, key=lambda agent: returns[agent])
-        return f" ({len(returns)} {of}, from {low} {in_digits(returns[low])} to {high} {in_digits(returns[high])})"
-    return f" ({', '.join(f'{agent} {in_digits(one)}' for agent, one in returns.items())})" if returns else ""
+        return (
+            f" ({len(returns)} {of}, from {low} {format_return(returns[low])} to {high} {format_return(returns[high])})"
+        )
+    return f" ({', '.join(f'{agent} {format_return(one)}' for agent, one in returns.items())})" if returns else ""
 
 
 def duration_text(seconds: float) -> str:

@@ -19,7 +19,7 @@ from multiverse.algorithms import DEFAULT_ALGORITHM, algorithm_class
 from multiverse.algorithms.algorithm import Algorithm
 from multiverse.algorithms.capabilities import capabilities_of, settings_of
 from multiverse.core.errors import InvalidRequest, PreflightError
-from multiverse.core.imports import refuse_in_import, without_folders
+from multiverse.core.imports import display_name, refuse_in_import
 from multiverse.networks import checked_network, network_name
 from multiverse.rollouts.episodes import is_single
 from multiverse.training.config.build import as_plain, build, takes_old_names
@@ -199,7 +199,7 @@ def start_run(
         _begin_with_weights(valid, session)
         with RunDirectory.create(
             options.root,
-            env=without_folders(config.env),
+            env=display_name(config.env),
             algorithm=config.algorithm.rpartition(":")[2],
             seed=config.seed,
             run_dir=options.run_dir,

@@ -20,9 +20,9 @@ from typing import Any
 
 from multiverse.algorithms import algorithm_class
 from multiverse.core.errors import InvalidRequest, MultiverseError
-from multiverse.core.imports import without_folders
+from multiverse.core.imports import display_name
 from multiverse.core.plan import whole_number
-from multiverse.core.wording import counted, in_digits
+from multiverse.core.wording import format_return, pluralize
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, Schedule, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
@@ -94,7 +94,7 @@ def new_set(config: TrainConfig, count: int, options: StartOptions) -> SeedSet:
         )
     last = dataclasses.replace(config, seed=config.seed + count - 1).seed  # raises if the seed is too large
     name = f"{safe_name(config.algorithm.rpartition(':')[2])}-seeds-{config.seed}-{last}"
-    parent = Path(options.root) / safe_name(without_folders(config.env))
+    parent = Path(options.root) / safe_name(display_name(config.env))
     path = parent if options.run_dir is None else Path(options.run_dir)
     begun_from = None if options.init_from is None else str(path_of(options.init_from).absolute())
     try:
@@ -161,15 +161,15 @@ def iqm_text(summary: Mapping[str, Any]) -> str:
     if summary["iqm"] is None:
         return "IQM: no seed has a completed evaluation"
     count, (low, high) = len(summary["returns"]), summary["interval"]
-    seeds = counted(count, "seed")
-    interval = f"{INTERVAL:g} % bootstrap interval {in_digits(low)} to {in_digits(high)}"
-    return f"IQM of {seeds}: {in_digits(summary['iqm'])} ({interval})"
+    seeds = pluralize(count, "seed")
+    interval = f"{INTERVAL:g} % bootstrap interval {format_return(low)} to {format_return(high)}"
+    return f"IQM of {seeds}: {format_return(summary['iqm'])} ({interval})"
 
 
 def seed_lines(runs: SeedRuns) -> list[str]:
     """Lines with the final evaluation of every seed, and their statistics."""
     returns = runs.summary["returns"]
-    results = {seed: in_digits(returns[str(seed)]) if str(seed) in returns else "failed" for seed in runs.runs}
+    results = {seed: format_return(returns[str(seed)]) if str(seed) in returns else "failed" for seed in runs.runs}
     rows = [f"  {seed:>6}  {results[seed]:>10}  {runs.runs[seed].path}" for seed in runs.runs]
     return ["", f"{'seed':>8}  {'return':>10}  run", *rows, iqm_text(runs.summary)]
 

@@ -17,8 +17,8 @@ import gymnasium
 from multiverse.adapters.env_source import BUILT_IN, Wrapper, wrapped
 from multiverse.algorithms import DEFAULT_ALGORITHM, known_name
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import with_folders, without_folders
-from multiverse.core.wording import in_words
+from multiverse.core.imports import absolute_name, display_name
+from multiverse.core.wording import short_repr
 from multiverse.networks import network_name
 from multiverse.training.config.changes import Schedule
 from multiverse.training.config.train_config import TrainConfig, import_name, name_of, wrapper_name
@@ -178,7 +178,7 @@ def check_algorithm(algorithm: Any) -> None:
         )
     if not callable(algorithm):
         expected = "expected the name of an algorithm, or a class or function that makes one"
-        raise InvalidRequest(f"algorithm={in_words(algorithm)}: {expected}")
+        raise InvalidRequest(f"algorithm={short_repr(algorithm)}: {expected}")
 
 
 def opponent_name(opponent: Any) -> str:
@@ -224,9 +224,9 @@ def _wrapper(name: str) -> Wrapper:
 
 def config_with_folders(config: TrainConfig) -> TrainConfig:
     """The config with absolute paths of the files that it names, so that they are found from any directory."""
-    network = config.network and with_folders(config.network)
+    network = config.network and absolute_name(config.network)
     return dataclasses.replace(
-        config, env=with_folders(config.env), algorithm=with_folders(config.algorithm), network=network
+        config, env=absolute_name(config.env), algorithm=absolute_name(config.algorithm), network=network
     )
 
 
@@ -234,7 +234,7 @@ def refuse_another(what: str, built_in: Container[str], named: str, brought: str
     """Refuse another algorithm or network than the run's. A user-defined one may be given by its new module:Class."""
     if brought != named if named in built_in else ":" not in brought:
         why = "that cannot change in a run" if named in built_in else "expected your module:Class"
-        raise InvalidRequest(f"{what} {brought}: the {what} of this run is {without_folders(named)}; {why}")
+        raise InvalidRequest(f"{what} {brought}: the {what} of this run is {display_name(named)}; {why}")
 
 
 def current_location(what: str, named: str, warn: bool = True) -> str:
@@ -248,7 +248,7 @@ def current_location(what: str, named: str, warn: bool = True) -> str:
         raise InvalidRequest(f"the {what} of this run was in {file}, and is not there: {where}")
     if warn:
         log.warning("there is no %s: the %s of %s in this directory is used", file, what, here)
-    return with_folders(f"{here}:{name}")
+    return absolute_name(f"{here}:{name}")
 
 
 # -- new runs ----------------------------------------------------------------------------------------------------

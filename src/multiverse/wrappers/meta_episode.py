@@ -14,7 +14,7 @@ from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.layout import Array
 from multiverse.core.plan import whole_number
 from multiverse.core.seeds import checked_run_seed
-from multiverse.core.wording import in_a_line, in_words
+from multiverse.core.wording import short_error, short_repr
 
 HOOKS = ("sample_tasks", "reset_task", "get_task")
 
@@ -79,7 +79,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
             numbers = np.asarray(self.get_task(), np.float64)
         except (TypeError, ValueError):
             raise InvalidRequest(
-                f"oracle=True needs tasks of numbers; the task is {in_words(self.get_task())}: leave oracle out"
+                f"oracle=True needs tasks of numbers; the task is {short_repr(self.get_task())}: leave oracle out"
             ) from None
         return spaces.Box(-np.inf, np.inf, (numbers.size,), np.float64)
 
@@ -190,7 +190,7 @@ def _sampled(env: gymnasium.Env[Any, Any], count: int, seed: int, asked: str) ->
         raise
     except Exception as error:  # the env may raise anything
         raise InvalidRequest(
-            f"{asked} failed: {in_a_line(error)}; if there are too few tasks, ask for fewer"
+            f"{asked} failed: {short_error(error)}; if there are too few tasks, ask for fewer"
         ) from error
     if len(drawn) < count:
         raise InvalidRequest(

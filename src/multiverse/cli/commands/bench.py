@@ -12,7 +12,7 @@ from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, 
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, print_json, table_of
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import ExecutorName
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Parallelism, Result
@@ -94,7 +94,7 @@ def _contenders(options: Bench) -> dict[tuple[ExecutorName, int], str]:
 
 
 def _name(executor: str, num_envs: int) -> str:
-    return f"{executor}, {counted(num_envs, 'env')}"
+    return f"{executor}, {pluralize(num_envs, 'env')}"
 
 
 def _measure(options: Bench, kwargs: dict[str, Any], contenders: dict[tuple[ExecutorName, int], str]) -> Comparison:
@@ -162,7 +162,7 @@ def _print_table(options: Bench, comparison: Comparison, results: Results) -> No
 
 
 def _print_parallelism(options: Bench, parallelism: Parallelism) -> None:
-    title = f"{options.env}, {counted(options.num_envs[0], 'env')}"
+    title = f"{options.env}, {pluralize(options.num_envs[0], 'env')}"
     table = table_of(title, ("Feature", "Simulated Parallelism", "True Parallelism"), ())
     for row in parallelism.rows():
         table.add_row(*row)

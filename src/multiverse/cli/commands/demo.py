@@ -14,7 +14,7 @@ from multiverse.algorithms import DEFAULT_ALGORITHM
 from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
 from multiverse.cli.output import BUSY_MACHINE, ResultConsole, percent, table_of
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 
 if TYPE_CHECKING:
     from multiverse.cli.comparison import Comparison, Round
@@ -140,7 +140,7 @@ def _print_results(comparison: Comparison) -> None:
     add_row(ASYNC, lambda one: one.readings[ASYNC].steps_per_s)
     add_row(OURS, lambda one: one.readings[OURS].steps_per_s, style="bold")
     table.add_section()
-    loops = counted(comparison.cores, "bare loop")
+    loops = pluralize(comparison.cores, "bare loop")
     add_row(f"the machine's limit ({loops})", lambda one: one.limit_steps_per_s)
     plan = comparison.rounds[-1].readings[OURS].plan
     ResultConsole().print(table)

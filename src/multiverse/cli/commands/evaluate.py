@@ -14,8 +14,8 @@ from multiverse.cli.main import parsed_kwargs, print_wrapped, require_positive
 from multiverse.cli.options import ENV_KWARGS_HELP, MOVED_HELP, RUN_HELP, TRUST_HELP, argument, option, parse
 from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.imports import without_folders
-from multiverse.core.wording import in_digits
+from multiverse.core.imports import display_name
+from multiverse.core.wording import format_return
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
@@ -156,9 +156,9 @@ def _report(options: Evaluate, saved: SavedRun, evaluation: Evaluation, seed: in
 def _print(report: dict[str, Any]) -> None:
     from multiverse.training.progress import evaluation_text
 
-    print(f"{without_folders(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
+    print(f"{display_name(str(report['env']))} after {report['env_steps']:,} env steps ({report['checkpoint']})")
     print_wrapped(_seeds(report))
-    lowest, highest = in_digits(min(report["returns"])), in_digits(max(report["returns"]))
+    lowest, highest = format_return(min(report["returns"])), format_return(max(report["returns"]))
     print_wrapped(f"{evaluation_text(report, report['opponent'])}; from {lowest} to {highest}")
     for side, summary in report.get("sides", {}).items():
         print(f"  as {side}: {evaluation_text(summary)}")

@@ -17,7 +17,7 @@ from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM
 from multiverse.cli.main import print_wrapped
 from multiverse.cli.options import argument, option, parse
 from multiverse.core.plain_files import read_plain
-from multiverse.core.wording import in_digits
+from multiverse.core.wording import format_return
 from multiverse.networks import SUMMARIES
 
 DESCRIPTION = """\
@@ -136,7 +136,7 @@ def _state_of(run: Path) -> str:
         state = "finished" if summary["finished"] else "interrupted"
         text = f"{state} at {summary['env_steps']:,} env steps"
         if evaluation := summary["evaluation"]:
-            text += f", return {in_digits(evaluation['mean_return'])} ± {in_digits(evaluation['std_return'])}"
+            text += f", return {format_return(evaluation['mean_return'])} ± {format_return(evaluation['std_return'])}"
             text += f", won {100 * evaluation['wins']:.0f} %" if "wins" in evaluation else ""
         return text
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiverse.cli.commands.evaluate import EpisodeOptions
 from multiverse.cli.main import print_wrapped, require_positive
 from multiverse.cli.options import option, parse
-from multiverse.core.wording import in_digits
+from multiverse.core.wording import format_return
 
 DESCRIPTION = """\
 Writes an mp4 video of episodes that a run's policy plays: the first episodes
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     from multiverse.training.recording import record
 
     video = record(options.run, options.out, episodes=options.episodes, fps=options.fps, **conditions)
-    returns = ", ".join(map(in_digits, video.evaluation.returns))
+    returns = ", ".join(map(format_return, video.evaluation.returns))
     noun = "return" if len(video.evaluation.returns) == 1 else "returns"
     seconds = video.frames / video.fps
     print_wrapped(f"{video.path}: {video.frames} frames at {video.fps:g} fps, {seconds:.1f} s; {noun} {returns}")

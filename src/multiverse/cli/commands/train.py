@@ -16,7 +16,7 @@ from multiverse.cli.flags import table as table
 from multiverse.cli.main import require, require_positive, results
 from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest
-from multiverse.core.wording import in_words, nearest
+from multiverse.core.wording import nearest, short_repr
 from multiverse.training.config.build import Located, in_todays_names, place_of
 from multiverse.training.config.files import read_config
 from multiverse.training.config.rollout_files import RolloutSettings, counts_rollouts, rollout_settings
@@ -98,7 +98,7 @@ def _named(key: str, *given: Mapping[str, Any]) -> str:
     """Return the name under this key in the first of the mappings that has one; '' if none has."""
     for mapping in given:
         if key in mapping and not isinstance(mapping[key], str):
-            raise InvalidConfig(place_of(mapping, key), f"expected a name, found {in_words(mapping[key])}")
+            raise InvalidConfig(place_of(mapping, key), f"expected a name, found {short_repr(mapping[key])}")
         if mapping.get(key):
             return str(mapping[key])
     return ""

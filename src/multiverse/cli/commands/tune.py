@@ -25,7 +25,7 @@ from multiverse.cli.options import ENV_HELP, ENV_KWARGS_HELP, argument, option, 
 from multiverse.cli.output import BUSY_MACHINE, percent, print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.plan import Plan, PlannedExecutor, WorkerOptions
-from multiverse.core.wording import counted
+from multiverse.core.wording import pluralize
 from multiverse.executors import machine
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import decide
@@ -140,8 +140,8 @@ class Way:
     num_envs: int
 
     def __str__(self) -> str:
-        workers = f", {counted(self.workers, 'worker')}" if self.workers else ""
-        return f"{self.executor}{workers}, {counted(self.num_envs, 'env')}"
+        workers = f", {pluralize(self.workers, 'worker')}" if self.workers else ""
+        return f"{self.executor}{workers}, {pluralize(self.num_envs, 'env')}"
 
 
 Measure = Callable[[Way], float]

@@ -14,7 +14,7 @@ import yaml
 
 from multiverse.core.errors import InvalidConfig
 from multiverse.core.plain_files import read_named
-from multiverse.core.wording import did_you_mean, in_words
+from multiverse.core.wording import did_you_mean, short_repr
 from multiverse.envs.game_boy.emulator import BUTTONS
 
 Values = dict[str, int | tuple[int, ...]]
@@ -166,7 +166,7 @@ def _ram_field(name: str, section: _Section, addresses: Mapping[str, int]) -> Ra
     most = section.number("max", highest, least=1, most=256**size - 1)
     values, feature = section.number("values", 0, least=2, most=256), section.take("feature", True)
     if not isinstance(feature, bool):
-        raise InvalidConfig(section.place("feature"), f"expected true or false, found {in_words(feature)}")
+        raise InvalidConfig(section.place("feature"), f"expected true or false, found {short_repr(feature)}")
     origin = section.take("from", "")
     section.end()
     if origin and (values or bit is not None):
@@ -205,9 +205,9 @@ def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule
     reward, each = section.take("reward", None), section.take("each", None)
     section.end()
     if event is not None and event not in EVENTS:
-        raise InvalidConfig(section.place("when"), f"expected one of {', '.join(EVENTS)}, found {in_words(event)}")
+        raise InvalidConfig(section.place("when"), f"expected one of {', '.join(EVENTS)}, found {short_repr(event)}")
     if not isinstance(once, bool):
-        raise InvalidConfig(section.place("once"), f"expected true or false, found {in_words(once)}")
+        raise InvalidConfig(section.place("once"), f"expected true or false, found {short_repr(once)}")
     if (reward is None) == (each is None):
         raise InvalidConfig(section.where, "expected exactly one of `reward` and, per unit of a change, `each`")
     if event is not None and test is not None:
@@ -249,7 +249,7 @@ def _test(section: _Section) -> tuple[str, int] | None:
 
 def _name(place: str, name: Any, names: Mapping[str, RamField]) -> str:
     if name not in names:
-        raise InvalidConfig(place, f"there is no {in_words(name)} in ram", did_you_mean(str(name), list(names)))
+        raise InvalidConfig(place, f"there is no {short_repr(name)} in ram", did_you_mean(str(name), list(names)))
     if names[name].count > 1:
         raise InvalidConfig(place, f"{name} has {names[name].count} numbers: expected the name of a single number")
     return str(name)
@@ -262,25 +262,25 @@ def _buttons(place: str, text: Any) -> tuple[str, ...]:
     for button in pressed:
         if button not in BUTTONS:
             hint = f"Expected {WAIT}, {', '.join(BUTTONS)}, or several with +: up+a"
-            raise InvalidConfig(place, f"there is no button {in_words(button)}", hint)
+            raise InvalidConfig(place, f"there is no button {short_repr(button)}", hint)
     return pressed
 
 
 def _number(place: str, value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidConfig(place, f"expected a whole number from {least} to {most}, found {in_words(value)}")
+        raise InvalidConfig(place, f"expected a whole number from {least} to {most}, found {short_repr(value)}")
     return value
 
 
 def _amount(place: str, value: Any) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < float("inf"):
-        raise InvalidConfig(place, f"expected a number, found {in_words(value)}")
+        raise InvalidConfig(place, f"expected a number, found {short_repr(value)}")
     return float(value)
 
 
 def _text(place: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidConfig(place, f"expected text, found {in_words(value)}")
+        raise InvalidConfig(place, f"expected text, found {short_repr(value)}")
     return value
 
 
@@ -289,7 +289,7 @@ class _Section:
 
     def __init__(self, where: str, mapping: Any) -> None:
         if not isinstance(mapping, dict):
-            raise InvalidConfig(where, f"expected keys and values (name: value), found {in_words(mapping)}")
+            raise InvalidConfig(where, f"expected keys and values (name: value), found {short_repr(mapping)}")
         self.where, self._left, self._known = where, dict(mapping), []
 
     _known: list[str]
@@ -321,7 +321,7 @@ class _Section:
         """Return name → (place, value)."""
         values = self.take(key, {})
         if not isinstance(values, dict):
-            raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {in_words(values)}")
+            raise InvalidConfig(self.place(key), f"expected keys and values (name: value), found {short_repr(values)}")
         return {str(name): (f"{self.place(key)}.{name}", value) for name, value in values.items()}
 
     def sections(self, key: str) -> list[tuple[str, _Section]]:

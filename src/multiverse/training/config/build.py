@@ -19,7 +19,7 @@ import numpy as np
 
 from multiverse.algorithms.settings import check_bounds
 from multiverse.core.errors import InvalidConfig, InvalidRequest
-from multiverse.core.wording import did_you_mean, in_words, nearest
+from multiverse.core.wording import did_you_mean, nearest, short_repr
 
 Config = TypeVar("Config")
 NOTHING = "none"
@@ -87,7 +87,7 @@ def as_plain(config: Any) -> dict[str, Any]:
     """Return a config as dicts, lists, numbers and text, from which `build` makes an equal one."""
     plain = _plain(config, "")
     if not isinstance(plain, dict):
-        raise TypeError(f"expected a config, found {in_words(config)}")
+        raise TypeError(f"expected a config, found {short_repr(config)}")
     return plain
 
 
@@ -107,7 +107,7 @@ def _value(kind: Any, value: Any, place: str) -> Any:
         if not any(value == one and type(value) is type(one) for one in inner):
             allowed = ", ".join(map(str, inner))
             raise InvalidConfig(
-                place, f"expected one of {allowed}, found {in_words(value)}", _near_literal(value, inner)
+                place, f"expected one of {allowed}, found {short_repr(value)}", _near_literal(value, inner)
             )
         return value
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
@@ -183,7 +183,7 @@ def _found(value: Any) -> str:
     words = {str: "the text ", int: "", float: "", list: "the list ", tuple: "the list "}
     if isinstance(value, Mapping):
         return f"settings ({', '.join(map(str, list(value)[:5]))})"
-    return f"{words.get(type(value), type(value).__name__ + ' ')}{in_words(value)}"
+    return f"{words.get(type(value), type(value).__name__ + ' ')}{short_repr(value)}"
 
 
 def in_type_words(kind: Any) -> str:
@@ -222,7 +222,7 @@ def _plain(value: Any, place: str) -> Any:
         return value
     key = place.removeprefix("network_kwargs.")
     instead = "" if key == place else f": pass it inside the network, network=functools.partial(Net, {key}=…)"
-    raise InvalidConfig(place, f"{in_words(value)} cannot be written to a file{instead}")
+    raise InvalidConfig(place, f"{short_repr(value)} cannot be written to a file{instead}")
 
 
 OLD_NAMES = {"agent": "algorithm"}

@@ -10,7 +10,7 @@ from typing import Any
 from multiverse.algorithms.capabilities import capabilities_of, refuse_unsupported, settings_of
 from multiverse.algorithms.settings import Settings
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.wording import in_a_line
+from multiverse.core.wording import short_error
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
 from multiverse.training.config.other_libraries import SYNONYMS
@@ -57,7 +57,7 @@ def _first_value(name: str, schedule: Schedule) -> float:
     except Exception as error:  # whatever the user's function does
         raise InvalidRequest(
             f"{name}: expected a function of the share of the budget that is left, such as `lambda left: 3e-4 * left`; "
-            f"called with 1.0 it raised {in_a_line(error)}"
+            f"called with 1.0 it raised {short_error(error)}"
         ) from error
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from multiverse.core.errors import InvalidConfig
 from multiverse.core.plain_files import read_named
-from multiverse.core.wording import in_bytes
+from multiverse.core.wording import format_bytes
 from multiverse.training.config.build import Located
 
 LARGEST_BYTES = 2**18
@@ -64,7 +64,7 @@ def read_config(path: Path | str) -> dict[str, Any]:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise InvalidConfig(
-                str(path), f"is larger than {in_bytes(LARGEST_BYTES)}: expected a config file"
+                str(path), f"is larger than {format_bytes(LARGEST_BYTES)}: expected a config file"
             ) from None
         raise InvalidConfig(str(path), f"cannot be read ({error.strerror or error})") from None
     try:

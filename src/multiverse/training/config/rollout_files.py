@@ -14,7 +14,7 @@ import gymnasium
 from multiverse.adapters.env_source import recipes
 from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES
-from multiverse.core.wording import did_you_mean, in_words
+from multiverse.core.wording import did_you_mean, short_repr
 from multiverse.training.config.build import Located, place_of
 from multiverse.training.config.train_config import config_for
 from multiverse.wrappers.meta_episode import HOOKS
@@ -106,7 +106,7 @@ class _Sections:
         for name, known in KNOWN.items():
             section = {} if sections.get(name) is None else sections[name]
             if not isinstance(section, Mapping):
-                raise InvalidConfig(place_of(sections, name), f"expected settings, found {in_words(section)}")
+                raise InvalidConfig(place_of(sections, name), f"expected settings, found {short_repr(section)}")
             for key in section:
                 if key not in known:
                     place = place_of(section, key, f"{name}.")
@@ -130,7 +130,7 @@ class _Sections:
         if value is None:
             raise self._refused(name, key, "missing")
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < math.inf:
-            raise self._refused(name, key, f"expected a number of at least {least:g}, found {in_words(value)}")
+            raise self._refused(name, key, f"expected a number of at least {least:g}, found {short_repr(value)}")
         return value
 
     def _whole(self, name: str, key: str, least: int) -> int:
@@ -188,9 +188,9 @@ class _Sections:
         given = self._given["env"]
         named, kind = given.get("env_name"), given.get("env_type", "meta")
         if kind not in ("meta", "pomdp"):
-            raise self._refused("env", "env_type", f"expected meta or pomdp, found {in_words(kind)}")
+            raise self._refused("env", "env_type", f"expected meta or pomdp, found {short_repr(kind)}")
         if not isinstance(named, str) or ":" in named:  # files that are not trusted must not import modules
-            missing = "missing" if named is None else f"expected a Gymnasium id, found {in_words(named)}"
+            missing = "missing" if named is None else f"expected a Gymnasium id, found {short_repr(named)}"
             raise self._refused("env", "env_name", missing)
         name = f"{OURS}{named}" if f"{OURS}{named}" in gymnasium.registry else named
         held_out, train = self._whole("env", "num_eval_tasks", 0), self._whole("env", "num_train_tasks", kind == "meta")
@@ -249,18 +249,20 @@ class _Sections:
         kind = given.get("arch", "mlp" if memory == "mlp" else "memory")
         if not isinstance(name, str) or name not in ALGORITHMS:
             raise self._refused(
-                "policy", "algo_name", f"there is no {in_words(name)}", did_you_mean(str(name), [*ALGORITHMS])
+                "policy", "algo_name", f"there is no {short_repr(name)}", did_you_mean(str(name), [*ALGORITHMS])
             )
         if memory not in ("mlp", "lstm", "gru"):
-            raise self._refused("policy", "seq_model", f"expected mlp, lstm or gru, found {in_words(memory)}")
+            raise self._refused("policy", "seq_model", f"expected mlp, lstm or gru, found {short_repr(memory)}")
         if kind not in ARCHITECTURES or (kind == "mlp") != (memory == "mlp"):
             expected = ARCHITECTURES[0] if memory == "mlp" else "memory or memory-markov"
-            wrong = f"expected {expected} with seq_model {memory}, found {in_words(kind)}"
+            wrong = f"expected {expected} with seq_model {memory}, found {short_repr(kind)}"
             raise self._refused("policy", "arch", wrong)
         layers = [key for key in ("policy_layers", "dqn_layers") if key in given]
         for key in layers:
             if not isinstance(given[key], list | tuple):
-                raise self._refused("policy", key, f"expected a list such as [128, 128], found {in_words(given[key])}")
+                raise self._refused(
+                    "policy", key, f"expected a list such as [128, 128], found {short_repr(given[key])}"
+                )
         if any(list(given[key]) != list(given[layers[0]]) for key in layers):
             raise self._refused(
                 "policy", "dqn_layers", "actor and critics have the same layers: expected the same as policy_layers"

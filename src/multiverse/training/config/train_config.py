@@ -18,7 +18,7 @@ from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.failures import OnBadValue
 from multiverse.core.plan import IN_PROCESSES, ExecutorName, StartMethod
 from multiverse.core.seeds import checked_run_seed
-from multiverse.core.wording import did_you_mean, in_words
+from multiverse.core.wording import did_you_mean, short_repr
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import Located, as_plain, build, in_todays_names, is_required, place_of
@@ -455,7 +455,7 @@ def _section(value: Any, place: str) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_plain(value)
     if not isinstance(value, Mapping):
-        raise InvalidConfig(place, f"expected settings (name: value), found {in_words(value)}")
+        raise InvalidConfig(place, f"expected settings (name: value), found {short_repr(value)}")
     return value
 
 

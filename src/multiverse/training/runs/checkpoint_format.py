@@ -32,7 +32,7 @@ import multiverse
 from multiverse.core.errors import CheckpointBroken, InvalidConfig, InvalidRequest, MultiverseError, PreflightError
 from multiverse.core.plain_files import open_plain
 from multiverse.core.tables import Table
-from multiverse.core.wording import in_a_line, in_bytes, in_words
+from multiverse.core.wording import format_bytes, short_error, short_repr
 from multiverse.executors.machine import memory_available
 from multiverse.training.config.build import OLD_NAMES
 from multiverse.training.runs.files import sync_directory, write_new
@@ -81,7 +81,7 @@ def reading_state(checkpoint: Checkpoint) -> Iterator[None]:
         raise PreflightError(f"there is not enough memory for the contents of {checkpoint.path}") from error
     except (*NO_STATE, AttributeError, AssertionError, RuntimeError) as error:
         # guard: twisted-states-are-refused
-        raise CheckpointBroken(checkpoint.path, f"its state is invalid ({in_a_line(error)})") from error
+        raise CheckpointBroken(checkpoint.path, f"its state is invalid ({short_error(error)})") from error
 
 
 def pack(state: State, manifest: Mapping[str, Any], store: TableStore) -> Packed:
@@ -101,7 +101,7 @@ def pack(state: State, manifest: Mapping[str, Any], store: TableStore) -> Packed
     files[MANIFEST] = _manifest_text(_as_read(described))
     for name in (STATE, MANIFEST):
         if len(files[name]) > LARGEST[name]:
-            raise ValueError(f"{name} would have {in_bytes(len(files[name]))}: store lists of numbers as arrays")
+            raise ValueError(f"{name} would have {format_bytes(len(files[name]))}: store lists of numbers as arrays")
     return files
 
 
@@ -128,7 +128,7 @@ def read_files(folder: Path) -> Checkpoint:
     except MemoryError:
         raise PreflightError(f"there is not enough memory to load {folder}") from None
     except NO_STATE as error:
-        raise CheckpointBroken(folder, f"its contents are not a state ({in_a_line(error)})") from None
+        raise CheckpointBroken(folder, f"its contents are not a state ({short_error(error)})") from None
 
 
 def _table(folder: Path, manifest: Mapping[str, Any], tables: list[StoredTable], place: dict[str, Any]) -> StoredTable:
@@ -173,8 +173,8 @@ def _read(path: Path, largest: int, expected: int | None = None) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(descriptor).st_size
             if size > largest:  # guard: sizes-are-bounded
-                limit = in_bytes(largest)
-                raise CheckpointBroken(path.parent, f"{path.name} has {in_bytes(size)}, above the limit of {limit}")
+                limit = format_bytes(largest)
+                raise CheckpointBroken(path.parent, f"{path.name} has {format_bytes(size)}, above the limit of {limit}")
             if expected is not None and size != expected:
                 raise CheckpointBroken(path.parent, f"{path.name} has {size} bytes instead of {expected}")
             _check_memory(path, 2 * size)
@@ -190,7 +190,7 @@ def _check_memory(path: Path, needed: int) -> None:
     available = memory_available()
     if needed > available:  # guard: memory-is-asked-for-before-reading
         raise PreflightError(
-            f"loading {path} takes {in_bytes(needed)} of memory, and only {in_bytes(available)} are available"
+            f"loading {path} takes {format_bytes(needed)} of memory, and only {format_bytes(available)} are available"
         )
 
 
@@ -322,20 +322,20 @@ def _made_with(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for name, sentence in templates.items():
         before, now = old.get(name), new.get(name)
         if before is not None and now is not None and before != now:
-            yield sentence.format(in_words(before).strip("'"), in_words(now).strip("'"))
+            yield sentence.format(short_repr(before).strip("'"), short_repr(now).strip("'"))
 
 
 def _fields(old: Any, new: Any, place: str) -> Iterator[str]:
     if not (isinstance(old, Mapping) and isinstance(new, Mapping)):
         if old != new and not (old != old and new != new):  # two NaNs are equal here
-            yield f"{place} changed from {in_words(old)} to {in_words(new)}."
+            yield f"{place} changed from {short_repr(old)} to {short_repr(new)}."
         return
     for key in [*old, *(key for key in new if key not in old)]:
         inner = f"{place}.{key}" if place else str(key)
         if key not in new:
-            yield f"{inner} was {in_words(old[key])} and no longer exists."
+            yield f"{inner} was {short_repr(old[key])} and no longer exists."
         elif key not in old:
-            yield f"{inner} is new: {in_words(new[key])}."
+            yield f"{inner} is new: {short_repr(new[key])}."
         else:
             yield from _fields(old[key], new[key], inner)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from multiverse.core.errors import InvalidRequest
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 from multiverse.training.runs.checkpoint import own_names
 from multiverse.training.runs.checkpoint_format import FILES, MANIFEST
 from multiverse.training.runs.files import LOCK
@@ -45,7 +45,7 @@ def path_of(run: RunPath) -> Path:
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):
         raise InvalidRequest(
-            f"run={in_words(run)}: expected a run (as mv.train returns it) or the path of one, as in 'runs/CartPole-v1'"
+            f"run={short_repr(run)}: expected a run (as mv.train returns it) or the path of one, as in 'runs/CartPole-v1'"
         )
     return Path(path)
 

@@ -39,7 +39,7 @@ import multiverse
 from multiverse.core.errors import UntrustedRun
 from multiverse.core.plain_files import read_plain
 from multiverse.core.plan import Plan
-from multiverse.core.wording import in_words
+from multiverse.core.wording import short_repr
 from multiverse.executors.machine import usable_cores
 from multiverse.training.runs.files import write_new
 
@@ -84,13 +84,13 @@ def in_a_call(config: Mapping[str, Any]) -> str:
     """Describe what would be executed, without secrets: "call os:system(command='…')"."""
     kwargs = redacted(config).get("env_kwargs")
     given = list(kwargs.items()) if isinstance(kwargs, Mapping) else []
-    arguments = [f"{key if key.isidentifier() else in_words(key)}={in_words(value)}" for key, value in given]
+    arguments = [f"{key if key.isidentifier() else short_repr(key)}={short_repr(value)}" for key, value in given]
     more = ["…"] if len(arguments) > MAX_ARGUMENTS else []
-    env = f"{in_words(str(config.get('env')))[1:-1]}({', '.join(arguments[:MAX_ARGUMENTS] + more)})"
+    env = f"{short_repr(str(config.get('env')))[1:-1]}({', '.join(arguments[:MAX_ARGUMENTS] + more)})"
     named = [str(config.get(name) or "") for name in ("algorithm", NETWORK, OPPONENT)]
     named += map(str, config.get(WRAPPERS) or ())
-    called = [*([env] if config.get("env") else []), *(in_words(name)[1:-1] for name in named if ":" in name)]
-    joined = [f"join the Ray cluster at {in_words(redacted(config)[RAY])}"] if config.get(RAY) else []
+    called = [*([env] if config.get("env") else []), *(short_repr(name)[1:-1] for name in named if ":" in name)]
+    joined = [f"join the Ray cluster at {short_repr(redacted(config)[RAY])}"] if config.get(RAY) else []
     return " and ".join([*([f"call {' and '.join(called)}"] if called else []), *joined])
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from multiverse.core.errors import InvalidRequest, RunNotWritable
 from multiverse.core.plain_files import read_plain
-from multiverse.core.wording import in_bytes
+from multiverse.core.wording import format_bytes
 from multiverse.training.config.build import in_todays_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.events import Guarded, Sinks
@@ -140,7 +140,7 @@ class RunDirectory:
         text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
         if len(text) > LARGEST_JSON:
             raise InvalidRequest(
-                f"{SPACES} would have {in_bytes(len(text))}, above the limit of {in_bytes(LARGEST_JSON)} for reading it"
+                f"{SPACES} would have {format_bytes(len(text))}, above the limit of {format_bytes(LARGEST_JSON)} for reading it"
             )
         self._replace(SPACES, text)
 
