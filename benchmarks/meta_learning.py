@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import learning
 from benchmarks.learning import EPISODES, Runs, answered, parser_for, tallied
-from multiverse.training.config.train_config import presets
+from multiverse.training.config.resolve import presets
 from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 
 MARKOV = {"memory": None, "batch_size": 256}

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from multiverse.envs.box_jump import published
 from multiverse.executors.machine import usable_cores
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.training.learners import algorithm_maker
 from multiverse.training.session import Session
 

@@ -46,7 +46,7 @@ from multiverse.adapters.env_source import recipes
 from multiverse.algorithms.ppo import PPO
 from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.training.learners import algorithm_maker
 from multiverse.training.session import Session
 

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import multiverse as mv
 from examples.game_boy.parallel_environment import env_of
 from examples.game_boy.training_lines import TrainingLines, final_block
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.training.run import start_run
 from multiverse.training.validation import StartOptions
 

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.algorithms import on_policy
-from multiverse.algorithms.inputs import network_inputs
+from multiverse.algorithms.algorithm import network_inputs
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
 from multiverse.learning import batches

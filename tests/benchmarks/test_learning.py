@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.learning import TASKS, shown
 from benchmarks.provenance import COMMIT, TREE
-from multiverse.training.config.train_config import presets
+from multiverse.training.config.resolve import presets
 
 
 def learn(out: Path, *more: str) -> subprocess.Popen[str]:

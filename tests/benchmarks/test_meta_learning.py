@@ -10,7 +10,7 @@ from typing import Any
 
 import benchmarks.meta_learning as rows
 from benchmarks.provenance import TREE
-from multiverse.training.config.train_config import presets
+from multiverse.training.config.resolve import presets
 
 
 def test_every_row_is_a_preset_and_variants_cost_the_same() -> None:

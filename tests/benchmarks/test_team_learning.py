@@ -21,7 +21,7 @@ from benchmarks.held_boxes import HeldBoxes
 from benchmarks.provenance import TREE
 from benchmarks.team_players import assigned, one_ply
 from multiverse.envs.box_jump import published
-from multiverse.training.config.train_config import presets
+from multiverse.training.config.resolve import presets
 
 
 def board(*rows: str) -> dict[str, Any]:

@@ -37,7 +37,8 @@ from multiverse.cli.run_output import JsonLines
 from multiverse.core.plan import Plan
 from multiverse.training import scaling
 from multiverse.training.config.budget import PARTS, Budget, Clock
-from multiverse.training.config.train_config import TrainConfig, config_for
+from multiverse.training.config.resolve import config_for
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.events import NumEnvsDecided, RunEnded, RunStarted, UpdateDone
 from multiverse.training.progress import LinePrinter, ProgressLines
 from multiverse.training.scaling import Decision

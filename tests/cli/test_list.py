@@ -12,7 +12,7 @@ from multiverse.algorithms import ALGORITHMS
 from multiverse.cli.commands import list as listing
 from multiverse.cli.commands.train import config_from, train_options
 from multiverse.cli.main import main
-from multiverse.training.config.train_config import config_for, presets, tried
+from multiverse.training.config.resolve import config_for, preset_results, presets
 from tests.cli.training_commands import train
 
 ROOT = Path(__file__).parents[2]
@@ -47,9 +47,12 @@ def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pyte
     assert main(["list", "presets"]) == 0
     lines = unbroken(capsys.readouterr().out)
     for told, both in zip(lines[1::2], presets()):
-        assert told.strip() == tried().get(both, "not validated to its full budget")
-    assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*tried()} and ("Humanoid-v5", "sac") not in tried()
-    for (env, _), seen in tried().items():
+        assert told.strip() == preset_results().get(both, "not validated to its full budget")
+    assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*preset_results()} and (
+        "Humanoid-v5",
+        "sac",
+    ) not in preset_results()
+    for (env, _), seen in preset_results().items():
         (document,) = re.findall(r"\((docs/\w+\.md)\)$", seen)
         name = env.partition(":")[0].rpartition("/")[2].rpartition(".")[2].rpartition("_v")[0] or env
         text = (ROOT / document).read_text().lower()

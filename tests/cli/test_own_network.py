@@ -12,7 +12,7 @@ import pytest
 import multiverse as mv
 from multiverse.cli.main import main as command
 from multiverse.training import side_by_side
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from tests.cli.training_commands import SMALL, train
 
 FILE = """

@@ -27,7 +27,7 @@ from multiverse.cli.search_journal import opened
 from multiverse.cli.search_study import Pruning, Trial
 from multiverse.core.errors import InvalidRequest
 from multiverse.training import side_by_side
-from multiverse.training.config.train_config import config_for, plain_config, saved_config
+from multiverse.training.config.resolve import config_for, plain_config, saved_config
 from multiverse.training.runs.run_directory import read_provenance, read_summary
 from tests.training.small_runs import SMALL
 

@@ -17,7 +17,7 @@ from multiverse.cli.search import space_of
 from multiverse.cli.search_journal import JOURNAL, JOURNAL_LOCK, repair
 from multiverse.cli.search_study import Search
 from multiverse.core.errors import InvalidRequest
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 
 ASKED = "lr=1e-9|0.003,gamma=0.9|0.99"
 WORDS = f"tune CartPole-v1 --search {ASKED} --no-preset --run-dir s --trials 2".split()

@@ -18,7 +18,7 @@ from multiverse.cli.commands.tune import Search, Way, config_of_way, plan_file, 
 from multiverse.cli.main import main
 from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.executors.machine import usable_cores
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from tests.cli.training_commands import train
 
 ALL: Any = ("serial", "thread", "process", "hybrid")

@@ -21,7 +21,7 @@ from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs
 from multiverse.learning.numpy_learner import NumpyLearner
 from multiverse.rollouts.rollout import Rollout, rollout_for
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from tests.algorithms.rollouts import random_rollout
 from tests.kernels.losses import algorithm_with, kernel, torch_loss
 

@@ -23,8 +23,7 @@ from stable_baselines3.common.vec_env import VecTransposeImage
 from torch import Tensor, nn
 
 from multiverse.algorithms import A2C, DQN, PPO, SAC, Outputs, RolloutBatch
-from multiverse.algorithms.algorithm import OwnNetwork
-from multiverse.algorithms.inputs import network_inputs, observation_layout
+from multiverse.algorithms.algorithm import OwnNetwork, network_inputs, observation_layout
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Path, leaves
 from multiverse.learning.loss import Loss

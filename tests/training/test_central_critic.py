@@ -17,7 +17,7 @@ from multiverse.algorithms import on_policy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.errors import EnvFailed, InvalidRequest
 from multiverse.rollouts.rollout import Rollout
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.training.learners import algorithm_maker
 from multiverse.training.opening import checkpoint_of
 from multiverse.training.session import Session

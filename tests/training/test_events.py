@@ -12,7 +12,7 @@ import pytest
 
 import multiverse as mv
 from multiverse.training import events
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.training.events import run_with_sinks
 from multiverse.training.run import resume_run, start_run
 from multiverse.training.validation import StartOptions

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from multiverse.training.config.build import build, in_todays_names
+from multiverse.training.config.build import build, with_current_names
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.opening import checkpoint_of
@@ -63,7 +63,7 @@ def assert_equal_actions(actions: Any, expected: Any) -> None:
 
 
 def test_old_keys_of_a_file_and_old_arguments_work_with_a_note(tmp_path: Path) -> None:
-    saved = in_todays_names(parse_config("env: CartPole-v1\nagent: pposs\n", "my.yaml"))
+    saved = with_current_names(parse_config("env: CartPole-v1\nagent: pposs\n", "my.yaml"))
     with pytest.raises(mv.errors.InvalidRequest, match="there is no algorithm 'pposs': one of ppo"):
         build(TrainConfig, saved)
     with pytest.warns(DeprecationWarning, match=r"train\(agent=…\) is deprecated, use algorithm=…"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -15,14 +16,15 @@ from gymnasium import spaces
 
 from multiverse.algorithms.capabilities import Capabilities, RunRequirements, refuse_unsupported
 from multiverse.core.errors import InvalidRequest, TrainingDiverged
-from multiverse.core.layout import SINGLE_AGENT, Group
+from multiverse.core.layout import SINGLE_AGENT, Array, Group, Path
 from multiverse.core.plan import whole_number
-from multiverse.core.policy import Policy
+from multiverse.core.policy import Leaves, Policy
 from multiverse.kernels import kernel_of
 from multiverse.learning.loss import as_numpy
-from multiverse.learning.network_spec import CustomNetwork
+from multiverse.learning.network_spec import CustomNetwork, LeafInput, ObservationLayout
 from multiverse.learning.threads import torch_for
-from multiverse.policies.features import Features
+from multiverse.policies.features import Features, Previous, channels_last
+from multiverse.policies.numpy_policies import OBSERVATION_CLIP
 from multiverse.rollouts.rollout import Rollout
 
 log = logging.getLogger("multiverse")
@@ -293,3 +295,51 @@ class Learner(Capabilities):
                     f"{MAX_SKIPPED_IN_A_ROW} gradients in a row were not finite; the weights are those of the last "
                     f"step that was taken. Try a smaller learning_rate or {smaller}, and check the env's rewards"
                 )
+
+
+# -- inputs of networks --------------------------------------------------------------------------------------------
+def network_inputs(
+    features: Features,
+    observations: Leaves,
+    shift_and_scale: tuple[Array, Array] | None,
+    previous: Previous | None = None,
+) -> tuple[Array, list[Array]]:
+    """Return (vector, images); the vector is normalised with the statistics of the policy that acted."""
+    vector = features.vector(observations, previous)
+    if shift_and_scale is not None:
+        shift, scale = shift_and_scale
+        vector = np.clip((vector - shift) * scale, -OBSERVATION_CLIP, OBSERVATION_CLIP)
+    return vector, [observations[leaf.path] for leaf in features.images]
+
+
+def observation_layout(features: Features, space: spaces.Space[Any]) -> ObservationLayout:
+    """Return the layout that converts the vector and images made by `features` to observations of this space."""
+    images, inputs = {leaf.path: number for number, leaf in enumerate(features.images)}, []
+    for leaf in features.leaves:
+        shape, last = tuple(leaf.space.shape or ()), False
+        if (number := images.get(leaf.path)) is not None:
+            last = channels_last(shape)
+            shape = (shape[2], *shape[:2]) if last else shape
+        elif not isinstance(leaf.space, spaces.Box):
+            columns = features.columns[leaf.path]
+            shape = (columns.stop - columns.start,)
+        place = features.columns.get(leaf.path)
+        inputs.append(LeafInput(leaf.path, shape, columns=place, image=number, channels_last=last))
+    return ObservationLayout(_input_space(space, {leaf.path: leaf for leaf in inputs}), inputs, features.parts[0])
+
+
+def _input_space(space: spaces.Space[Any], inputs: dict[Path, LeafInput], path: Path = ()) -> spaces.Space[Any]:
+    """Return the space without leaves that are not inputs, and images with their channels first."""
+    if isinstance(space, spaces.Dict):
+        inner = [
+            (key, _input_space(value, inputs, (*path, key)))
+            for key, value in space.items()
+            if any(leaf[: len(path) + 1] == (*path, key) for leaf in inputs)
+        ]
+        return spaces.Dict(OrderedDict(inner))  # in this order; a dict would be sorted
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_input_space(value, inputs, (*path, k)) for k, value in enumerate(space.spaces)])
+    if inputs[path].channels_last and isinstance(space, spaces.Box):
+        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+        return spaces.Box(low, high, dtype=space.dtype.type)
+    return space

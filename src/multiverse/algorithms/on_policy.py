@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from multiverse.algorithms.algorithm import Learner, OwnNetwork, UpdateReport, mean_metrics
+from multiverse.algorithms.algorithm import Learner, OwnNetwork, UpdateReport, mean_metrics, observation_layout
 from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.central_critic import StateInputs, TeamInputs
-from multiverse.algorithms.inputs import observation_layout
 from multiverse.algorithms.rollout_batches import BatchBuilder
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.policy import Policy

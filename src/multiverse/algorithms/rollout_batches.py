@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from multiverse.algorithms.algorithm import network_inputs
 from multiverse.algorithms.central_critic import StateInputs, TeamInputs
-from multiverse.algorithms.inputs import network_inputs
 from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves
 from multiverse.learning.batches import TEAM, Chunks, Packing, RolloutBatch, split_into_chunks

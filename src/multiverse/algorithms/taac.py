@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
+from multiverse.algorithms.algorithm import network_inputs
 from multiverse.algorithms.capabilities import RunRequirements
-from multiverse.algorithms.inputs import network_inputs
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.rollout_batches import BatchBuilder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from multiverse.algorithms.inputs import network_inputs
+from multiverse.algorithms.algorithm import network_inputs
 from multiverse.core.layout import Array
 from multiverse.core.policy import Memory, Seen
 from multiverse.learning.loss import as_numpy

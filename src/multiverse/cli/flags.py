@@ -25,7 +25,8 @@ from multiverse.core.wording import nearest, short_repr
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.other_libraries import SYNONYMS, equivalent
-from multiverse.training.config.train_config import TrainConfig, own_settings
+from multiverse.training.config.resolve import own_settings
+from multiverse.training.config.train_config import TrainConfig
 
 KWARGS = ("env_kwargs", "network_kwargs")
 """Settings that are given as JSON."""

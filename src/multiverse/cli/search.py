@@ -21,7 +21,8 @@ from multiverse.cli.output import print_json
 from multiverse.core.errors import InvalidRequest, MultiverseError, PreflightError
 from multiverse.core.wording import did_you_mean, format_return, pluralize
 from multiverse.training.config.build import Located
-from multiverse.training.config.train_config import TrainConfig, merged, own_settings, plain_config, train_config
+from multiverse.training.config.resolve import merged, own_settings, plain_config, train_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.runs.run_directory import safe_name
 
 DEFAULT_VALUES = {

@@ -23,9 +23,10 @@ from multiverse.cli.search_journal import JOURNAL, STARTUP_TRIALS, handle, opene
 from multiverse.core.errors import InvalidRequest, MultiverseError
 from multiverse.core.imports import absolute_name, display_name
 from multiverse.core.wording import short_error
-from multiverse.training.config.build import in_todays_names
+from multiverse.training.config.build import with_current_names
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.config.resolve import plain_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.events import run_with_sinks
 from multiverse.training.hooks import Hook
 from multiverse.training.runs.files import LOCK, RunLock, for_json, replace_file
@@ -92,7 +93,7 @@ class Search:
                     f"{self.path} is not empty and holds no search; pass another directory with --run-dir"
                 )
             return
-        saved, current = in_todays_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
+        saved, current = with_current_names(read_config(self.path / CONFIG)), redacted(plain_config(self.config))
         named = [name for name in ("env", "algorithm", "network") if current.get(name)]
         saved |= {name: current[name] for name in named if _is_same(str(saved.get(name)), current[name])}
         request = self._saved().get("search", self._request)

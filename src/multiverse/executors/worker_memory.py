@@ -41,8 +41,9 @@ class WorkerMemory:
             held = rss_bytes(worker.life.pid)
             if self._limit is not None and held is not None and held >= self._limit:
                 raise InvalidRequest(
-                    f"worker_memory_limit={self._limit} ({format_bytes(self._limit)}) is too low: worker {worker.worker} "
-                    f"uses {format_bytes(held)} right after building its envs; raise it, or use fewer envs per worker"
+                    f"worker_memory_limit={self._limit} ({format_bytes(self._limit)}) is too low: worker "
+                    f"{worker.worker} uses {format_bytes(held)} right after building its envs; raise it, or use "
+                    "fewer envs per worker"
                 )
 
     def check(self, now: float, workers: Sequence[WorkerHost], asked: Iterable[WorkerHost]) -> None:

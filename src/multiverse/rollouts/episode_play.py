@@ -24,7 +24,7 @@ from multiverse.core.reset_plan import ResetPlan, ResetRequest
 from multiverse.executors.backends import BACKENDS
 from multiverse.policies.features import Features, dtype_of, leaf_of, shape_of
 from multiverse.policies.heads import action_of
-from multiverse.rollouts.lock_step import lost_rows
+from multiverse.rollouts.collector import lost_rows
 from multiverse.rollouts.rollout import Rollout, RolloutShape, private_fields
 from multiverse.rollouts.rows import checked_answer, write_actions
 from multiverse.rollouts.whole_episodes import Seconds, WholeEpisodes

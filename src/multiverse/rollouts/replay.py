@@ -83,7 +83,7 @@ class Replay:
         if (needed := self._ring * self._dtype.itemsize) > memory_available():
             available = format_bytes(memory_available())
             raise InvalidRequest(
-                f"buffer_size={capacity} needs {format_bytes(needed)} of memory, and {available} are available: reduce it"
+                f"buffer_size={capacity} needs {format_bytes(needed)} of memory, but {available} are free: reduce it"
             )
         columns = [*observed, *others]
         self._columns = {name: np.zeros((self._ring * slots, *of), kind) for name, kind, of in columns}  # row by row

@@ -24,7 +24,7 @@ from multiverse.core.wording import short_error
 from multiverse.executors.choose import plan_for
 from multiverse.policies.numpy_policies import loaded_policy
 from multiverse.policies.simple_policies import FunctionPolicy, RandomPolicy
-from multiverse.training.config.build import takes_old_names
+from multiverse.training.config.build import accepts_old_names
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_states import EvaluationEnvs
 from multiverse.training.evaluation import Evaluation, EvaluationOptions
@@ -43,7 +43,7 @@ SELF = "self"
 """As `opponent`: the policy plays all sides, even if its run names an opponent."""
 
 
-@takes_old_names
+@accepts_old_names
 def load(
     run: RunPath,
     *,
@@ -84,7 +84,7 @@ def _groups_of_env(config: TrainConfig, objects: RunObjects) -> tuple[Group, ...
         return envs.views.layout.groups
 
 
-@takes_old_names
+@accepts_old_names
 def evaluate(
     run: RunPath,
     *,

@@ -23,7 +23,7 @@ from multiverse.core.plan import Plan
 from multiverse.core.wording import short_repr
 from multiverse.networks import NETWORKS
 from multiverse.training.config.budget import Clock
-from multiverse.training.config.build import build, in_todays_names
+from multiverse.training.config.build import build, with_current_names
 from multiverse.training.config.changes import (
     HOLD,
     changed_config,
@@ -33,7 +33,8 @@ from multiverse.training.config.changes import (
     without_schedules,
 )
 from multiverse.training.config.files import read_config
-from multiverse.training.config.train_config import BUDGETS, TrainConfig, plain_config, saved_config
+from multiverse.training.config.resolve import plain_config, saved_config
+from multiverse.training.config.train_config import BUDGETS, TrainConfig
 from multiverse.training.learners import drop_replay
 from multiverse.training.runs.checkpoint import Checkpoints, load_latest
 from multiverse.training.runs.checkpoint import load as load_checkpoint
@@ -131,13 +132,13 @@ def _chosen_checkpoint(location: FoundRun, which: str) -> Checkpoint:
 def migrate(opened: OpenedRun) -> SavedRun:
     """Convert a run of any version to the names and shapes of this one; nothing on disk changes."""
     checkpoint = None if opened.checkpoint is None else migrated(opened.checkpoint)
-    return SavedRun(opened.path, in_todays_names(opened.settings), checkpoint, opened.named)
+    return SavedRun(opened.path, with_current_names(opened.settings), checkpoint, opened.named)
 
 
 # -- parts of a run ------------------------------------------------------------------------------------------------
 def settings_in(run: Path) -> dict[str, Any]:
     """Settings of the run, or of the set of runs, in this directory."""
-    return in_todays_names(read_settings(run))
+    return with_current_names(read_settings(run))
 
 
 def checkpoint_of(run: RunPath, which: str = "latest") -> Checkpoint:
@@ -290,7 +291,7 @@ def trusted_config(
     The algorithm is the one that the caller names or, if its file is missing, that of the same file name in the working
     directory.
     """
-    saved = in_todays_names(settings)  # a copy
+    saved = with_current_names(settings)  # a copy
     learner, own = named_in(saved)
     learner, named, network = str(learner), objects.algorithm_name, objects.network
     if named is not None:

@@ -189,7 +189,8 @@ class ProgressLines(events.Sink):
         clock, recent = status.clock, status.recent
         parts = [
             f"{clock.env_steps:>11,} env steps ({budget_text(status.config.budget, clock)})",
-            f"return {format_return(recent.mean_return)}{returns_text(recent.by_agent)}, length {recent.mean_length:.0f}"
+            f"return {format_return(recent.mean_return)}{returns_text(recent.by_agent)}, "
+            f"length {recent.mean_length:.0f}"
             if len(recent)
             else NO_EPISODE,
             f"{self._pace_since(self._stretch, clock)} env steps/s",
@@ -256,8 +257,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     stopped = f" ({summary['stopped']})" if summary["stopped"] else ""
     pace = f"{duration_text(summary['seconds'])} ({summary['env_steps_per_s']:,.0f} env steps/s)"
     lines = [
-        f"Done{stopped}: {pluralize(summary['env_steps'], 'env step')}, {pluralize(summary['episodes'], 'episode')} and "
-        f"{pluralize(summary['updates'], 'update')} in {pace}.",
+        f"Done{stopped}: {pluralize(summary['env_steps'], 'env step')}, {pluralize(summary['episodes'], 'episode')} "
+        f"and {pluralize(summary['updates'], 'update')} in {pace}.",
         f"Time: {shares_text({part: summary[f'{part}_s'] / (summary['seconds'] or 1.0) for part in PARTS})}.",
     ]
     best = "" if summary["best_return"] is None else f"; best {format_return(summary['best_return'])}"

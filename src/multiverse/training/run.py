@@ -22,16 +22,10 @@ from multiverse.core.errors import InvalidRequest, PreflightError
 from multiverse.core.imports import display_name, refuse_in_import
 from multiverse.networks import checked_network, network_name
 from multiverse.rollouts.episodes import is_single
-from multiverse.training.config.build import as_plain, build, takes_old_names
-from multiverse.training.config.changes import HOLD, in_our_names, schedule_jumps, without_schedules
-from multiverse.training.config.train_config import (
-    BUDGETS,
-    TrainConfig,
-    config_for,
-    own_settings,
-    plain_config,
-    wrapper_name,
-)
+from multiverse.training.config.build import accepts_old_names, as_plain, build
+from multiverse.training.config.changes import HOLD, schedule_jumps, without_schedules, without_synonyms
+from multiverse.training.config.resolve import config_for, own_settings, plain_config, wrapper_name
+from multiverse.training.config.train_config import BUDGETS, TrainConfig
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
@@ -105,7 +99,7 @@ class Run:
         return f"<Run {self.path}: {self.summary.get('env_steps', 0):,} env steps, {result}>"
 
 
-@takes_old_names
+@accepts_old_names
 def train(
     env: Any,
     algorithm: str | MakeAlgorithm = DEFAULT_ALGORITHM,
@@ -150,7 +144,7 @@ def train(
     check_algorithm(algorithm)
     kind = algorithm_class(algorithm) if isinstance(algorithm, str) else algorithm
     opponent = _named(settings, "evaluation_opponent", opponent_name)
-    given, schedules = without_schedules(in_our_names(settings), kind)
+    given, schedules = without_schedules(without_synonyms(settings), kind)
     network = _named(given, "network", lambda value: network_name(checked_network(value)))
     if wrappers:
         given["wrappers"] = [wrapper if isinstance(wrapper, str) else wrapper_name(wrapper) for wrapper in wrappers]
@@ -210,7 +204,7 @@ def start_run(
             return Run(directory.path, trainer.run(), objects=objects.unnamed())
 
 
-@takes_old_names
+@accepts_old_names
 def resume(
     run: RunPath,
     *,
@@ -255,10 +249,10 @@ def resume(
             raise InvalidRequest(
                 "env_kwargs, tensorboard and without_replay apply to one run: resume each of these separately"
             )
-        resumed, schedules = seed_runs.resumed_set(path, in_our_names(settings), objects, trust)
+        resumed, schedules = seed_runs.resumed_set(path, without_synonyms(settings), objects, trust)
         objects = dataclasses.replace(objects, schedules=schedules)
         return seed_runs.run_in_program(resumed, objects, hooks, progress)
-    begin = functools.partial(resume_run, run, in_our_names(settings), options, objects)
+    begin = functools.partial(resume_run, run, without_synonyms(settings), options, objects)
     return run_from_program(begin, hooks, progress, objects.arguments())
 
 

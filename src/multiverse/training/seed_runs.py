@@ -26,7 +26,8 @@ from multiverse.core.wording import format_return, pluralize
 from multiverse.training.config.build import Located
 from multiverse.training.config.changes import HOLD, Schedule, changed_config, without_schedules
 from multiverse.training.config.files import dump_yaml
-from multiverse.training.config.train_config import TrainConfig, plain_config, saved_config
+from multiverse.training.config.resolve import plain_config, saved_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook
 from multiverse.training.opening import may_be_marked, settings_in, trusted_config

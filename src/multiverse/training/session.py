@@ -20,9 +20,8 @@ from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
 from multiverse.rollouts.asynchronous import Account, AsynchronousCollection
-from multiverse.rollouts.collector import Collector, NewStrategy
+from multiverse.rollouts.collector import Collector, LockStep, NewStrategy
 from multiverse.rollouts.episodes import Collected, RecentEpisodes
-from multiverse.rollouts.lock_step import LockStep
 from multiverse.rollouts.rollout import Rollout
 from multiverse.rollouts.rollout_arrays import collected_in_workers, rollout_fields
 from multiverse.rollouts.self_play import Pool

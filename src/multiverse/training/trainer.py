@@ -19,7 +19,8 @@ from multiverse.rollouts.episodes import Collected
 from multiverse.training import events
 from multiverse.training.config.budget import Clock, Stopwatch
 from multiverse.training.config.build import build
-from multiverse.training.config.train_config import TrainConfig, plain_config
+from multiverse.training.config.resolve import plain_config
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_states import affordable_episodes, evaluation_log_prefix
 from multiverse.training.evaluation import Evaluation, EvaluationOptions, sides_of
 from multiverse.training.hooks import READ_ONLY, Hook, ReadOnlyMetrics

@@ -21,7 +21,8 @@ from multiverse.core.imports import absolute_name, display_name
 from multiverse.core.wording import short_repr
 from multiverse.networks import network_name
 from multiverse.training.config.changes import Schedule
-from multiverse.training.config.train_config import TrainConfig, import_name, name_of, wrapper_name
+from multiverse.training.config.resolve import import_name, name_of, wrapper_name
+from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.learners import AlgorithmMaker, MakeAlgorithm, algorithm_maker, trained_on_scaled_bytes
 from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.find_runs import RunPath, path_of

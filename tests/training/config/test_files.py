@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.training.config.build import as_plain, build
 from multiverse.training.config.files import dump_yaml, parse_config, read_config
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 
 
 @dataclass(frozen=True, kw_only=True)

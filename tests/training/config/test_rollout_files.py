@@ -10,8 +10,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.training.config.files import parse_config
+from multiverse.training.config.resolve import config_for
 from multiverse.training.config.rollout_files import counts_rollouts
-from multiverse.training.config.train_config import config_for
 
 WIND: dict[str, Any] = {
     "seed": 3,

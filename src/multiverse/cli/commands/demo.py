@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _train(seed: int) -> bool:
     """Train, and return whether the target was reached."""
-    from multiverse.training.config.train_config import config_for
+    from multiverse.training.config.resolve import config_for
     from multiverse.training.events import run_with_sinks
     from multiverse.training.progress import LinePrinter, ProgressLines
     from multiverse.training.run import start_run

@@ -87,14 +87,14 @@ def _is_gone(spec: Any) -> bool:
 
 def preset_lines() -> list[str]:
     """Return each preset with its settings as flags, and the results of its validation below them."""
-    from multiverse.training.config.train_config import presets, tried
+    from multiverse.training.config.resolve import preset_results, presets
 
     return [
         line
         for (env, name), settings in presets().items()
         for line in (
             *_wrapped(f"  {env} ({name}): {_as_flags({'algorithm': name, **settings})}"),
-            f"      {tried().get((env, name), 'not validated to its full budget')}",
+            f"      {preset_results().get((env, name), 'not validated to its full budget')}",
         )
     ]
 

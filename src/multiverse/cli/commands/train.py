@@ -17,10 +17,11 @@ from multiverse.cli.main import require, require_positive, results
 from multiverse.cli.options import ENV_HELP, JSON_HELP, QUIET_HELP, TRUST_HELP, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.wording import nearest, short_repr
-from multiverse.training.config.build import Located, in_todays_names, place_of
+from multiverse.training.config.build import Located, place_of, with_current_names
 from multiverse.training.config.files import read_config
+from multiverse.training.config.resolve import config_for, merged, own_settings, preset_results, presets
 from multiverse.training.config.rollout_files import RolloutSettings, counts_rollouts, rollout_settings
-from multiverse.training.config.train_config import TrainConfig, config_for, merged, own_settings, presets, tried
+from multiverse.training.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from multiverse.training.progress import LinePrinter
@@ -84,7 +85,7 @@ def config_from(options: TrainOptions) -> TrainConfig:
 
 def _read(path: str) -> dict[str, Any]:
     """Return the settings of a run from a file, also from one that counts its budget in rollouts."""
-    file = in_todays_names(read_config(path))
+    file = with_current_names(read_config(path))
     return rollout_settings(file) if counts_rollouts(file) else file
 
 
@@ -173,7 +174,7 @@ def _announced(options: TrainOptions, config: TrainConfig) -> list[str]:
     source = options.command["preset"] or config.env
     sources = [options.command["config"]] if options.command["config"] else []
     if not options.command["no_preset"] and (source, config.algorithm) in presets():
-        validated = "" if (source, config.algorithm) in tried() else "; not validated to its full budget"
+        validated = "" if (source, config.algorithm) in preset_results() else "; not validated to its full budget"
         sources.append(f"the preset for {source} (`multiverse list presets`{validated})")
     if sources:
         lines.append(f"Settings: flags, then {', then '.join(sources)}.")

@@ -350,7 +350,7 @@ class Measuring:
 
 def config_of_way(env: str, env_kwargs: Mapping[str, Any], algorithm: str, way: Way) -> Any:
     """Return the config of the env's preset, run in this way, with short rollouts that are collected as in training."""
-    from multiverse.training.config.train_config import config_for
+    from multiverse.training.config.resolve import config_for
 
     given: dict[str, Any] = {"num_envs": way.num_envs, "executor": way.executor, "workers": way.workers or None}
     given |= {"env_kwargs": dict(env_kwargs), "evaluation_envs": 1}

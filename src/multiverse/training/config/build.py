@@ -232,7 +232,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
+def with_current_names(saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mapping with the present names of its keys; see `OLD_NAMES`."""
     if both := [(old, new) for old, new in OLD_NAMES.items() if old in saved and new in saved]:
         raise InvalidConfig(
@@ -244,7 +244,7 @@ def in_todays_names(saved: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def takes_old_names(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def accepts_old_names(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Accept the old names of arguments, with a `DeprecationWarning` that names the new ones."""
 
     @functools.wraps(function)
@@ -252,6 +252,6 @@ def takes_old_names(function: Callable[Parameters, Result]) -> Callable[Paramete
         for old in [name for name in kwargs if name in OLD_NAMES]:
             new = f"{OLD_NAMES[old]}=…; the old name will be removed in the next version"
             warnings.warn(f"{function.__name__}({old}=…) is deprecated, use {new}", DeprecationWarning, stacklevel=2)
-        return function(*args, **in_todays_names(kwargs))
+        return function(*args, **with_current_names(kwargs))
 
     return called

@@ -14,21 +14,14 @@ from multiverse.core.wording import short_error
 from multiverse.training.config.budget import Clock
 from multiverse.training.config.build import Located
 from multiverse.training.config.other_libraries import SYNONYMS
-from multiverse.training.config.train_config import (
-    BUDGETS,
-    TrainConfig,
-    budget_of,
-    merged,
-    own_settings,
-    plain_config,
-    train_config,
-)
+from multiverse.training.config.resolve import merged, own_settings, plain_config, train_config
+from multiverse.training.config.train_config import BUDGETS, TrainConfig, budget_of
 
 Schedule = Callable[[float], float]
 """Function from the share of the budget that is left (1 at the beginning, 0 at the end) to the value of a setting."""
 
 
-def in_our_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_synonyms(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of `mv.train` and `mv.resume` by our names, where other libraries' names are accepted too."""
     ours = {theirs: name for name, others in SYNONYMS.items() for theirs in others}
     given: dict[str, str] = {}  # by our name: the name in the call

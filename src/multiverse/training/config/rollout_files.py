@@ -16,7 +16,7 @@ from multiverse.core.errors import InvalidConfig, InvalidRequest
 from multiverse.core.plan import IN_CALLER, IN_PROCESSES
 from multiverse.core.wording import did_you_mean, short_repr
 from multiverse.training.config.build import Located, place_of
-from multiverse.training.config.train_config import config_for
+from multiverse.training.config.resolve import config_for
 from multiverse.wrappers.meta_episode import HOOKS
 
 OURS = "multiverse/"

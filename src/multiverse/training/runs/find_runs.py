@@ -45,7 +45,7 @@ def path_of(run: RunPath) -> Path:
     path = getattr(run, "path", run)
     if not isinstance(path, str | os.PathLike):
         raise InvalidRequest(
-            f"run={short_repr(run)}: expected a run (as mv.train returns it) or the path of one, as in 'runs/CartPole-v1'"
+            f"run={short_repr(run)}: expected a run, as mv.train returns it, or its path, such as 'runs/CartPole-v1'"
         )
     return Path(path)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from multiverse.core.layout import Array
-from multiverse.training.config.build import in_todays_names
+from multiverse.training.config.build import with_current_names
 from multiverse.training.config.files import flat, read_config
 from multiverse.training.runs.files import read_lines
 from multiverse.training.runs.find_runs import CONFIG, METRICS, VIDEOS, find_run, is_run, runs_below
@@ -34,7 +34,7 @@ class RunRecord:
     @cached_property
     def config(self) -> dict[str, Any]:
         """Settings of the run; those of the algorithm are in their own section."""
-        return in_todays_names(read_config(self.path / CONFIG))
+        return with_current_names(read_config(self.path / CONFIG))
 
     @cached_property
     def settings(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from multiverse.core.errors import InvalidRequest, RunNotWritable
 from multiverse.core.plain_files import read_plain
 from multiverse.core.wording import format_bytes
-from multiverse.training.config.build import in_todays_names
+from multiverse.training.config.build import with_current_names
 from multiverse.training.config.files import dump_yaml, read_config
 from multiverse.training.events import Guarded, Sinks
 from multiverse.training.runs.files import (
@@ -131,7 +131,7 @@ class RunDirectory:
 
     def write_origin(self) -> None:
         """If the config names code, write a mark that later identifies the run as this user's."""
-        config = in_todays_names(self.read_config())
+        config = with_current_names(self.read_config())
         if names_code(config):
             self._write_json(ORIGIN, {"mark": mark_of(config)})
 
@@ -140,7 +140,7 @@ class RunDirectory:
         text = f"{json.dumps(spaces, allow_nan=False)}\n".encode()
         if len(text) > LARGEST_JSON:
             raise InvalidRequest(
-                f"{SPACES} would have {format_bytes(len(text))}, above the limit of {format_bytes(LARGEST_JSON)} for reading it"
+                f"{SPACES} would have {format_bytes(len(text))}: expected at most {format_bytes(LARGEST_JSON)}"
             )
         self._replace(SPACES, text)
 
