@@ -1,4 +1,4 @@
-"""Tests. Imported before any of them, hence before numpy and torch, which read this when they are loaded."""
+"""Tests. This module is imported before all of them, hence before numpy and torch, which read these variables then."""
 
 import os
 

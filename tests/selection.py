@@ -39,7 +39,7 @@ def function_of(item: pytest.Item) -> tuple[object, str]:
 
 
 def configuration_of(item: pytest.Item) -> str | None:
-    """As the test's parameters say it: a whole configuration, or the start method `method`; None: neither."""
+    """The test's parameter: a configuration, a start method `method`, or None without either."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     found = parameters.get("config", parameters.get("method"))
     return found.name if isinstance(found, Configuration) else found if isinstance(found, str) else None

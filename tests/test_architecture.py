@@ -1,4 +1,4 @@
-"""The house rules, read from the source: who may import whom, and what may stand where."""
+"""Rules of the code base, read from the source: allowed imports, and where each kind of text may be."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def imports_of(path: Path) -> tuple[str, ...]:
-    """Every module a file imports, wherever in it."""
+    """Every module that a file imports, at any place."""
     return tuple(_imports_of(path))
 
 
@@ -103,7 +103,7 @@ def files_of(*parts: str) -> list[Path]:
     return [path for path in FILES if part_of(path) in parts]
 
 
-def test_a_layer_imports_only_lower_layers() -> None:
+def test_layer_imports_only_lower_layers() -> None:
     homeless = {part_of(path) for path in FILES} - set(ALLOWED) - TOP
     assert not homeless, f"{homeless} have no place in the house yet: say in ALLOWED what they may import"
     upwards = {}
@@ -114,7 +114,7 @@ def test_a_layer_imports_only_lower_layers() -> None:
     assert upwards == {}
 
 
-def test_inside_the_vector_room_nothing_imports_what_is_made_of_it() -> None:
+def test_modules_of_vector_import_only_lower_modules() -> None:
     below: set[str] = set()
     for row in VECTOR:
         for name in row:
@@ -128,12 +128,12 @@ def test_inside_the_vector_room_nothing_imports_what_is_made_of_it() -> None:
 LEARNS = {"learning", "networks", "algorithms", "training"}
 
 
-def test_torch_is_imported_only_where_something_learns() -> None:
+def test_torch_is_imported_only_in_learning_layers() -> None:
     outside = [path for path in FILES if part_of(path) not in LEARNS]
     assert [name_of(path) for path in outside if "torch" in packages_of(path)] == []
 
 
-def test_multiprocessing_stays_in_ipc_and_executors() -> None:
+def test_multiprocessing_is_imported_only_in_ipc_and_executors() -> None:
     users = {name_of(path) for path in FILES if "multiprocessing" in packages_of(path)}
     assert {name for name in users if not name.startswith(("ipc/", "executors/", "interop/"))} == set()
     for path in files_of("interop"):  # the originals' exception, and what the program itself has set
@@ -143,7 +143,7 @@ def test_multiprocessing_stays_in_ipc_and_executors() -> None:
         assert "import multiprocessing" not in path.read_text().splitlines(), path
 
 
-def test_nothing_is_called_by_a_name_that_says_nothing() -> None:
+def test_modules_have_specific_names() -> None:
     empty = {"utils", "util", "common", "helpers", "helper", "misc"}
     assert [name_of(p) for p in FILES if empty & set(p.relative_to(SOURCE).with_suffix("").parts)] == []
 
@@ -168,7 +168,7 @@ MAY_NAME_EXECUTORS = {
 
 
 def texts_in(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, text) of every string but docstrings."""
+    """(line, text) of every string except docstrings."""
     tree = tree_of(path)
     documented = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -176,7 +176,7 @@ def texts_in(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_no_algorithm_is_named_outside_its_own_file_and_the_registry() -> None:
+def test_algorithms_are_named_only_in_their_own_file_and_the_registry() -> None:
     named = []
     for path in FILES:
         own = path.stem if path.parent.name == "algorithms" else ""
@@ -186,13 +186,13 @@ def test_no_algorithm_is_named_outside_its_own_file_and_the_registry() -> None:
     assert named == []
 
 
-def test_no_executor_is_named_outside_its_own_file_and_the_registry() -> None:
+def test_executors_are_named_only_in_their_own_file_and_the_registry() -> None:
     others = [path for path in FILES if not name_of(path).startswith(tuple(MAY_NAME_EXECUTORS))]
     found = [(path, line, text) for path in others for line, text in texts_in(path) if NAMES_EXECUTOR.search(text)]
     assert [f"{name_of(path)}:{line} {text}" for path, line, text in found] == []
 
 
-def test_nothing_depends_on_the_name_of_an_executor() -> None:
+def test_executor_names_are_not_compared() -> None:
     """Differences between executors are declared in `BACKENDS`."""
     compared = []
     for path in FILES:
@@ -203,7 +203,7 @@ def test_nothing_depends_on_the_name_of_an_executor() -> None:
     assert {place.partition(":")[0] for place in compared} <= {"executors/ray_cluster.py", "core/plan.py"}
 
 
-def test_capabilities_of_algorithms_are_declared_and_never_detected_elsewhere() -> None:
+def test_capabilities_of_algorithms_are_declared_and_not_detected() -> None:
     declared = {*FLAGS, *ANSWERS, "supports", "max_lag", "set_slots", "keep_masks", "critic"}
     detected = []
     for path in FILES:
@@ -219,7 +219,7 @@ def test_files_that_may_name_algorithms_or_executors_exist(exceptions: dict[str,
     assert [name for name in exceptions if not (SOURCE / name).exists()] == []
 
 
-def test_nothing_is_printed_outside_the_command_line() -> None:
+def test_print_is_called_only_in_the_command_line() -> None:
     printing = []
     for path in FILES:
         calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
@@ -228,18 +228,18 @@ def test_nothing_is_printed_outside_the_command_line() -> None:
     assert printing == []
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [name_of(path) for path in FILES if not ast.get_docstring(tree_of(path))] == []
 
 
-def test_pickle_from_outside_is_read_only_where_workers_talk() -> None:
+def test_pickle_is_imported_only_where_workers_communicate() -> None:
     readers = {name_of(path) for path in FILES if {"pickle", "cloudpickle"} & packages_of(path)}
     ray = {f"executors/ray_{name}.py" for name in ("actor", "cluster", "workers")}
     allowed = {"ipc/link.py", "adapters/registered.py", "executors/worker_loop.py", "executors/process.py", *ray}
     assert {name for name in readers if not name.startswith("cli/")} <= allowed
 
 
-def test_the_layers_are_all_there() -> None:
+def test_every_layer_exists() -> None:
     assert {part_of(path) for path in FILES} >= set(ALLOWED)
     assert len(files_of("core", "adapters", "ipc", "executors")) > 20
 
@@ -283,7 +283,7 @@ PUBLIC_MODULES = ("errors", "vector", "env_checker", "policies", "rollouts", "al
 
 
 def is_documented(member: object) -> bool:
-    """Whether it has a docstring that somebody wrote; type aliases and constants cannot have one."""
+    """Whether it has a written docstring; type aliases and constants cannot have one."""
     if not (inspect.isclass(member) or inspect.isfunction(member) or inspect.ismodule(member)):
         return True
     text = member.__doc__ or ""
@@ -301,12 +301,12 @@ def test_every_option_of_make_vec_is_validated_frozen_and_documented() -> None:
     assert [name for name in parameters if f"    {name}: " not in documented] == []
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = multiverse.no_such_name
 
 
-def test_files_that_the_page_of_the_architecture_names_exist() -> None:
+def test_files_named_in_the_architecture_page_exist() -> None:
     root = Path(__file__).parents[1]
     named = re.findall(r"`([\w/.-]+(?:\.py|\.yaml|\.md|/))`", (root / "docs" / "architecture.md").read_text())
     there = [f"/{path.relative_to(root)}" for folder in ("src", "tests", "docs") for path in (root / folder).rglob("*")]

@@ -1,4 +1,4 @@
-"""A wheel, installed where there is no clone; and that every extra that somebody is told to install is there."""
+"""A wheel, installed without a clone; and every extra that messages name exists."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ROOT = Path(__file__).parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 
 
-def said(command: list[str], **how: Any) -> str:
-    """What a command that must succeed says; nothing of this clone is at hand."""
+def said(command: list[str], **options: Any) -> str:
+    """Return the output of a command that must succeed, without access to this clone."""
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")}
-    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, **how)
+    done = subprocess.run(command, capture_output=True, text=True, env=clean, timeout=300, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make wheel` builds it, elsewhere."""
+    """The wheel of `make wheel`, built in another folder."""
     folder = tmp_path_factory.mktemp("dist")
     words = said(["make", "--dry-run", "--no-print-directory", "wheel", f"PYTHON={sys.executable}"], cwd=ROOT)
     command = words.replace("--wheel-dir dist", f"--no-build-isolation --wheel-dir {folder}").split()
@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a fresh venv with the wheel; its dependencies are found where ours are."""
+    """The Python of a new venv with the wheel; it uses the dependencies of this one."""
     home = tmp_path_factory.mktemp("fresh") / "venv"
     venv.create(home)
     python = home / "bin" / "python"
@@ -58,13 +58,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-def test_a_wheel_holds_the_whole_package(wheel: Path) -> None:
+def test_wheel_has_the_whole_package(wheel: Path) -> None:
     tracked = said(["git", "ls-files", "src/multiverse"], cwd=ROOT).split()
     inside = {f"src/{name}" for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in tracked if (ROOT / name).exists()} <= inside
 
 
-def test_what_a_wheel_installs_trains_with_a_preset_and_plays_the_quest(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_trains_with_a_preset_and_plays_the_quest(installed: Path, tmp_path: Path) -> None:
     command, where = str(installed.parent / "multiverse"), {"cwd": tmp_path}
     home = said([str(installed), "-c", "import multiverse; print(multiverse.__file__)"], **where)
     assert home.startswith(str(installed.parents[1]))
@@ -74,10 +74,10 @@ def test_what_a_wheel_installs_trains_with_a_preset_and_plays_the_quest(installe
     assert said([str(installed), "-c", quest], **where) == "1\n"
 
 
-def test_an_installed_package_names_its_own_extras_to_pip(installed: Path) -> None:
-    """`pip install 'multiverse[tensorboard]'` takes what is installed: no index has, or needs to have, a multiverse."""
-    how = ["install", "--dry-run", "--no-index", "--quiet", "multiverse[tensorboard]"]
-    said([*PIP, "--python", str(installed), *how])
+def test_installed_package_provides_its_extras_to_pip(installed: Path) -> None:
+    """`pip install 'multiverse[tensorboard]'` works with the installed package: no index needs to have multiverse."""
+    options = ["install", "--dry-run", "--no-index", "--quiet", "multiverse[tensorboard]"]
+    said([*PIP, "--python", str(installed), *options])
 
 
 def texts() -> list[Path]:
@@ -91,7 +91,7 @@ def texts() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "Makefile", *found]
 
 
-def test_every_extra_that_is_named_is_there() -> None:
+def test_every_named_extra_exists() -> None:
     known = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     named = {
         (path.name, extra)
@@ -104,14 +104,14 @@ def test_every_extra_that_is_named_is_there() -> None:
     assert {*EXTRAS.values(), *EXTRA_OF.values()} <= known
 
 
-def test_every_extra_is_in_the_document() -> None:
+def test_every_extra_is_in_the_install_page() -> None:
     known = importlib.metadata.metadata("multiverse").get_all("Provides-Extra") or []
     rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "install.md").read_text(), re.MULTILINE)
     assert sorted(name for row in rows for name in re.findall(r"`(.*?)`", row)) == sorted(known)
 
 
 @pytest.mark.parametrize(("env", "extra"), [("LunarLander-v3", "box2d"), ("HalfCheetah-v5", "mujoco")])
-def test_an_env_without_its_extra_says_which(env: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_without_its_package_names_the_extra(env: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*_: Any, **__: Any) -> None:
         raise gymnasium.error.DependencyNotInstalled("something is not there")
 
@@ -131,10 +131,8 @@ def test_an_env_without_its_extra_says_which(env: str, extra: str, monkeypatch: 
         ("pettingzoo.classic.connect_four_v3:env", "pettingzoo", "pettingzoo"),
     ],
 )
-def test_whoever_has_not_what_an_env_is_made_of_is_told_the_extra(
-    typed: str, package: str, extra: str, tmp_path: Path
-) -> None:
-    """In one line; as somebody who has installed little finds it."""
+def test_command_without_a_needed_package_names_the_extra(typed: str, package: str, extra: str, tmp_path: Path) -> None:
+    """In one line, with few packages installed."""
     (tmp_path / "sitecustomize.py").write_text(f"import sys; sys.modules[{package!r}] = None")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT / "src")])}
@@ -144,7 +142,7 @@ def test_whoever_has_not_what_an_env_is_made_of_is_told_the_extra(
     assert f"pip install 'multiverse[{extra}]'" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_every_pin_of_the_constraints_is_a_dependency() -> None:
+def test_every_pin_in_constraints_is_a_dependency() -> None:
     """A dependency of a dependency counts too, and so do those of all extras."""
     pins = re.findall(r"^([\w.-]+)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

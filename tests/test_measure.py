@@ -1,4 +1,4 @@
-"""Measuring counts env steps, whatever the vector env, keeps its workers, and leaves nothing behind."""
+"""Measuring counts env steps of any vector env, keeps its workers, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 0.02
 
 
 class Counting(gym.Env):
-    """Counts its own steps and resets; an episode takes 4 steps."""
+    """Env that counts its own steps and resets; an episode takes 4 steps."""
 
     observation_space = spaces.Box(-1, 1, (1,), np.float32)
     action_space = spaces.Discrete(5)
@@ -51,7 +51,7 @@ class Raises(Counting):
 
 
 class CountingTeam(Team):
-    """Counts as well, and refuses actions that its mask forbids."""
+    """Team env that counts its steps, and raises for actions that its mask closes."""
 
     steps = 0
 
@@ -61,7 +61,7 @@ class CountingTeam(Team):
 
 
 class CountingGame(Game):
-    """Counts its decisions."""
+    """Game that counts its turns."""
 
     steps = 0
 
@@ -71,7 +71,7 @@ class CountingGame(Game):
 
 
 def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any, env: Any = Counting) -> tuple[int, int]:
-    """(what step_rate counted, what the envs counted), warm-up included in both."""
+    """(the count of step_rate, the count of the envs), both with the warm-up."""
     counted = 0
     run_blocks = measure._run_blocks
 
@@ -90,13 +90,13 @@ def counted_by_rate(monkeypatch: pytest.MonkeyPatch, autoreset: Any, env: Any = 
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_a_reset_is_not_counted_as_a_step(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
+def test_resets_are_not_counted_as_steps(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
     counted, stepped = counted_by_rate(monkeypatch, autoreset)
     assert 0 <= stepped - counted <= 3  # an episode that ends in the very last step: its reset was still to come
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_a_step_of_several_agents_is_one_of_their_env(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
+def test_step_of_several_agents_counts_as_one_env_step(monkeypatch: pytest.MonkeyPatch, autoreset: str) -> None:
     counted, stepped = counted_by_rate(monkeypatch, autoreset, CountingTeam)
     assert 0 <= stepped - counted <= 3
     if autoreset == "same_step":
@@ -105,11 +105,11 @@ def test_a_step_of_several_agents_is_one_of_their_env(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("env", [CountingTeam, CountingGame])
-def test_bare_loops_of_several_agents(env: Any) -> None:
+def test_bare_loops_measure_multi_agent_envs(env: Any) -> None:
     assert bare_rate(env) > 0
 
 
-def test_several_groups_take_turns() -> None:
+def test_step_rate_of_several_groups_is_measured() -> None:
     agents = {"agents": ("farmer_0", "guard_0", "guard_1", "farmer_1")}
     for env in (Village, Circle):
         envs = mv.make_vec(env, 3, "serial", env_kwargs=agents)
@@ -122,7 +122,7 @@ def test_several_groups_take_turns() -> None:
         measure.step_rate(envs, SECONDS)
 
 
-def test_rate_takes_any_vector_env() -> None:
+def test_step_rate_accepts_any_vector_env() -> None:
     makers: list[Any] = [
         lambda: mv.make_vec(Walk, 3, "hybrid"),
         lambda: gym.vector.SyncVectorEnv([Walk] * 3),
@@ -151,7 +151,7 @@ def test_sampled_actions_repeat_for_a_seed() -> None:
     assert len(measure.sample_actions(space, 7)) == 7
 
 
-def test_without_autoreset_or_time_nothing_is_measured() -> None:
+def test_step_rate_without_autoreset_or_time_is_refused() -> None:
     envs = mv.make_vec(Counting, 2, "serial", autoreset="disabled")
     with pytest.raises(mv.errors.InvalidRequest, match="autoreset"):
         measure.step_rate(envs, SECONDS)
@@ -187,15 +187,15 @@ def fork_server_pids() -> set[int]:
     return {child.pid for child in psutil.Process().children() if "fork_server" in " ".join(child.cmdline())}
 
 
-def test_short_forms() -> None:
+def test_bare_loops_measure_an_env_id() -> None:
     assert bare_rate("CartPole-v1") > 0
     with measure.BareLoops(recipe_of("CartPole-v1"), cores=1) as loops:
         assert loops.machine_limit(SECONDS) > 0
 
 
 @pytest.mark.parametrize("seeded", [False, True])
-def test_the_bare_loop_is_the_env_alone(seeded: bool) -> None:
-    """Nothing of ours is between the loop and the env: not even an adapter's step."""
+def test_bare_loop_steps_the_env_directly(seeded: bool) -> None:
+    """No code of ours is between the loop and the env, not even an adapter."""
 
     class NoAdapter:
         def __init__(self) -> None:
@@ -229,13 +229,13 @@ class Remembers(Counting):
         return observation, reward, False, False, info
 
 
-def test_loops_over_as_many_envs_have_the_seeds_and_actions_of_a_vector_env() -> None:
-    def told(envs: Any) -> list[Any]:
+def test_bare_loops_have_the_seeds_and_actions_of_a_vector_env() -> None:
+    def reported(envs: Any) -> list[Any]:
         return [(env.call("seeds", (), {})[:1], env.call("taken", (), {})[:64]) for env in envs.envs]
 
     with measure.BareLoops(recipe_of(Remembers), 2, num_envs=3) as loops:
         assert loops.cores == 2 and loops.machine_limit(SECONDS) > 0
-        found = loops._executor.run(told, dict.fromkeys(loops._executor.hosts, ()))
+        found = loops._executor.run(reported, dict.fromkeys(loops._executor.hosts, ()))
         envs = mv.make_vec(Remembers, 3, "serial")
         assert measure.step_rate(envs, SECONDS) > 0
         ours = zip(envs.get_attr("seeds"), envs.get_attr("taken"))
@@ -247,7 +247,7 @@ def test_loops_over_as_many_envs_have_the_seeds_and_actions_of_a_vector_env() ->
         measure.BareLoops(recipe_of(CountingTeam), num_envs=2)
 
 
-def test_an_env_that_raises_is_reported_as_itself() -> None:
+def test_env_that_raises_is_reported() -> None:
     with pytest.raises(mv.errors.EnvFailed, match="this env cannot step"):
         bare_rate(Raises)
 
@@ -267,6 +267,6 @@ def test_loops_that_share_a_core_wait_for_it() -> None:
 
 
 # -- memory ----------------------------------------------------------------------------------------------------
-def test_private_memory_is_a_part_of_what_the_process_holds() -> None:
+def test_private_memory_is_part_of_the_resident_memory() -> None:
     resident_mb = psutil.Process().memory_info().rss / 1e6
     assert 0 < measure.private_memory_mb(os.getpid()) < 2 * resident_mb

@@ -1,4 +1,4 @@
-"""Which group each agent belongs to."""
+"""Assignment of agents to groups."""
 
 from __future__ import annotations
 

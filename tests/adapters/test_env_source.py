@@ -1,4 +1,4 @@
-"""Whatever a user may write as `env` becomes one recipe per env, or a plain word about what it should be."""
+"""Every valid form of the argument `env` becomes one recipe per env; others are refused with the valid forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def lengths(source: Any, num_envs: int | None = 2, **options: Any) -> tuple[int,
         return envs.get_attr("length")
 
 
-def test_an_id_a_spec_a_callable_and_a_place_in_a_module_all_do() -> None:
+def test_env_ids_specs_callables_and_import_paths_are_accepted() -> None:
     assert lengths("tests/Walk-v0") == (5, 5)
     assert lengths(gymnasium.spec("tests/Walk-v0")) == (5, 5)
     assert lengths(Walk) == (5, 5)
@@ -27,16 +27,16 @@ def test_an_id_a_spec_a_callable_and_a_place_in_a_module_all_do() -> None:
     assert lengths([Walk, lambda: Walk(length=2)], None) == (5, 2)
 
 
-def test_an_id_may_name_the_module_that_registers_it_as_in_gymnasium() -> None:
+def test_env_id_can_include_the_module_that_registers_it() -> None:
     assert gymnasium.make("tests.envs:tests/Walk-v0").get_wrapper_attr("length") == 5
     assert lengths("tests.envs:tests/Walk-v0") == (5, 5)
 
 
-def test_without_a_number_there_is_one_env() -> None:
+def test_num_envs_defaults_to_one() -> None:
     assert lengths(Walk, None) == (5,)
 
 
-def test_kwargs_go_to_whatever_builds_the_env() -> None:
+def test_env_kwargs_are_passed_to_every_kind_of_source() -> None:
     for source in ("tests/Walk-v0", "tests.envs:Walk", Walk):
         assert lengths(source, env_kwargs={"length": 8}) == (8, 8)
         assert lengths(source, env_kwargs=[{"length": 8}, {}]) == (8, 5)
@@ -61,7 +61,7 @@ def test_wrappers_are_applied_in_order() -> None:
         ([Walk, 17], None, "expected a Gymnasium id"),
     ],
 )
-def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | None, said: str) -> None:
+def test_unusable_env_source_is_refused_with_the_reason(source: Any, num_envs: int | None, said: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(source, num_envs, "serial")
 
@@ -73,7 +73,7 @@ def test_what_is_no_env_is_refused_in_plain_words(source: Any, num_envs: int | N
         (lambda: gymnasium.vector.SyncVectorEnv([Walk]), "is a vector env already"),
     ],
 )
-def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str) -> None:
+def test_factory_that_returns_no_env_is_refused_with_its_type(factory: Any, said: str) -> None:
     with pytest.raises(mv.MultiverseError, match=said):
         mv.make_vec(factory, 2, "serial")
 
@@ -88,15 +88,15 @@ def test_a_factory_that_builds_something_else_is_told_so(factory: Any, said: str
         ("class", "cannot be read: .*line 1"),
     ],
 )
-def test_a_file_without_a_name_is_read_for_its_envs_and_not_imported(source: str, meant: str, tmp_path: Path) -> None:
+def test_file_without_class_name_lists_its_envs_without_being_imported(source: str, meant: str, tmp_path: Path) -> None:
     file = str(tmp_path / "my_env.py")
     Path(file).write_text(f"import nothing_of_this_name\n{source}" if meant.startswith(":") else source)
-    told = f"names a file, not an env in it. Use {file}{meant.format(file)}$" if meant.startswith(":") else meant
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+    result = f"names a file, not an env in it. Use {file}{meant.format(file)}$" if meant.startswith(":") else meant
+    with pytest.raises(mv.errors.InvalidRequest, match=result):
         mv.make_vec(file, 2)
 
 
-def test_an_id_of_ataris_names_its_package() -> None:
+def test_atari_id_error_names_its_package() -> None:
     with pytest.raises(
         mv.errors.InvalidRequest, match=r"to another package: (pip install ale-py, then )?use ale_py:ALE/Pong-v5$"
     ):
@@ -106,7 +106,7 @@ def test_an_id_of_ataris_names_its_package() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"), [("CartPole", "CartPole-v1"), ("cartpole-v9", "CartPole"), ("Pendulumm-v1", "Pendulum")]
 )
-def test_an_id_that_is_not_there_comes_with_the_nearest(typed: str, meant: str) -> None:
+def test_unknown_env_id_suggests_the_nearest(typed: str, meant: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=f"Did you mean:? `?{meant}`?\\?$"):
         mv.make_vec(typed, 2)
 
@@ -118,15 +118,15 @@ def test_an_id_that_is_not_there_comes_with_the_nearest(typed: str, meant: str) 
         ("pettingzoo.classic.connect_four_v3", "Did you mean pettingzoo.classic.connect_four_v3:env?"),
     ],
 )
-def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, meant: str) -> None:
-    pytest.importorskip(typed.partition(".")[0])  # the engine's tests run without
-    with pytest.raises(mv.errors.InvalidRequest) as told:
+def test_pettingzoo_module_without_function_suggests_what_to_type(typed: str, meant: str) -> None:
+    pytest.importorskip(typed.partition(".")[0])  # optional for this suite
+    with pytest.raises(mv.errors.InvalidRequest) as caught:
         mv.make_vec(typed, 2)
-    assert meant in str(told.value)
+    assert meant in str(caught.value)
     for other in ("nowhere.at_all", "__main__.Env"):
-        with pytest.raises(mv.errors.InvalidRequest) as told:
+        with pytest.raises(mv.errors.InvalidRequest) as caught:
             mv.make_vec(other, 2)
-        assert "id you mean" not in str(told.value)
+        assert "id you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_module_of_pettingzoos_by_itself_comes_with_what_to_type(typed: str, m
         ("of_versions.games:chase_v5", "of_versions.games.chase_v5:env"),
     ],
 )
-def test_unknown_module_or_version_comes_with_those_that_exist(
+def test_unknown_module_or_version_suggests_existing_ones(
     typed: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     games = tmp_path / "of_versions" / "games"
@@ -159,7 +159,7 @@ def test_unknown_version_in_an_installed_package_is_not_answered_with_an_extra()
         mv.make_vec("pettingzoo.sisl.pursuit_v99:env", 2)
 
 
-def test_a_recipe_has_its_own_kwargs() -> None:
+def test_each_env_has_its_own_copy_of_the_kwargs() -> None:
     given: dict[str, Any] = {"length": 3}
     one, other = recipes(Walk, 2, given, None)
     given["length"] = 99

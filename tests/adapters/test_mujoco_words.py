@@ -1,4 +1,4 @@
-"""What MuJoCo says about Gymnasium's own model files is not passed on; the rest of what it says is."""
+"""MuJoCo's warnings about Gymnasium's own model files are suppressed; its other warnings are passed on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ mujoco = pytest.importorskip("mujoco")
 OLD_MODEL = '<mujoco><compiler settotalmass="14"/><worldbody><body><geom size="1"/></body></worldbody></mujoco>'
 
 
-def test_gymnasiums_models_are_quiet_and_others_are_not(capfd: pytest.CaptureFixture[str]) -> None:
+def test_mujoco_warnings_are_hidden_only_for_gymnasium_models(capfd: pytest.CaptureFixture[str]) -> None:
     mv.make_vec("HalfCheetah-v5", 2, "serial").close()
     assert "deprecated" not in capfd.readouterr().err
     mujoco.MjModel.from_xml_string(OLD_MODEL)
     assert "deprecated" in capfd.readouterr().err
 
 
-def test_one_thread_that_is_done_takes_nothing_from_another_that_builds() -> None:
+def test_mujoco_warning_filter_stays_while_another_thread_builds() -> None:
     spec = gymnasium.spec("HalfCheetah-v5")
     one, other = (env_source._without_deprecations_of_models(spec) for _ in range(2))
     with one:

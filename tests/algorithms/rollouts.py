@@ -1,4 +1,4 @@
-"""Rollouts of random numbers that depend on a seed alone: no environment, and no action that the policy chose."""
+"""Random rollouts that depend only on a seed: no environment, and actions not chosen by the policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multiverse.rollouts.rollout import Rollout, RolloutShape, private_fields
 
 
 def random_rollout(algorithm: Any, slots: int, seed: int) -> Rollout:
-    """Random steps, some of which end their episode; the policy only computes the memory that it would have had."""
+    """Random steps, some of which end their episode; the policy only computes the memory that belongs to them."""
     rng, steps, policy = np.random.default_rng(seed), algorithm.steps_per_env, algorithm.policy()
     memory = policy.first_memory(slots)
     one = {name: rows[:1] for name, rows in memory.items()}

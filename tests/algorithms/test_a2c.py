@@ -1,4 +1,4 @@
-"""A2C: one update is Stable-Baselines3's, to the last digits; and it needs nothing of PPO."""
+"""A2C: one update equals that of Stable-Baselines3 up to rounding, and needs nothing of PPO."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Silent:
 
 
 def parameters_of(policy: Any) -> list[torch.Tensor]:
-    """In our order: actor, standard deviation, critic."""
+    """Parameters in our order: actor, standard deviation, critic."""
     actor = [*policy.mlp_extractor.policy_net.parameters(), *policy.action_net.parameters()]
     critic = [*policy.mlp_extractor.value_net.parameters(), *policy.value_net.parameters()]
     return [*actor, *([policy.log_std] if hasattr(policy, "log_std") else []), *critic]

@@ -1,4 +1,4 @@
-"""A loss of one's own is given every field of its batch and of the outputs, in rows that fit each other."""
+"""A user-defined loss receives every field of its batch and of the outputs, with matching rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = ("log_probs", "values", "advantages", "returns", "rewards", "starts")
 
 
 def checked(kind: Any, check: Callable[[Outputs, RolloutBatch], None]) -> Any:
-    """A subclass whose loss checks what it is given while it is there, and has a term of the noise."""
+    """A subclass whose loss checks its inputs and has a random term."""
 
     class Checked(kind):  # type: ignore[misc]
         noise_draws = 2
@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "env", "settings"), CASES)
-def test_loss_is_given_every_field_in_rows_that_fit_each_other(
+def test_loss_receives_every_field_with_matching_rows(
     kind: Any, env: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     starts: list[bool] = []
@@ -80,7 +80,7 @@ def test_run_whose_loss_uses_noise_resumes_exactly(
     assert digest(mv.resume(half, env_steps=400, algorithm=algorithm)) == digest(whole)
 
 
-def test_loss_of_a_team_is_given_the_masks_of_its_rows(tmp_path: Path) -> None:
+def test_loss_of_a_team_receives_the_masks_of_its_rows(tmp_path: Path) -> None:
     closed: list[bool] = []
 
     def check(out: Outputs, batch: RolloutBatch) -> None:

@@ -31,7 +31,7 @@ ON_POLICY, FROM_REPLAY = {"ppo", "a2c", "taac"}, {"sac", "td3", "discrete_sac", 
 
 
 def group(actions: Any = None, observations: Any = SEEN, agents: int = 1) -> dict[str, Any]:
-    """The requirements of envs with these agents; of actions that are not given, any that the algorithm has."""
+    """The requirements of envs with these agents; without given actions, any that the algorithm supports."""
     return {"groups": (Group("agents", tuple("abc"[:agents]), observations, actions),)}
 
 
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], set[str], str]] = {
 
 
 def reason_of(name: str, case: str) -> str | None:
-    """Why the algorithm of this name refuses this case; of algorithms without these settings, "no such setting"."""
+    """The reason why the algorithm refuses this case; "no such setting" if the algorithm lacks the setting."""
     requirements, settings, _, _ = REFUSED[case]
     kind = algorithm_class(name)
     try:
@@ -152,7 +152,7 @@ def test_algorithm_supports_its_intended_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_flags_agree_with_what_the_class_has(name: str) -> None:
+def test_capability_flags_agree_with_the_methods_of_the_class(name: str) -> None:
     kind = algorithm_class(name)
     assert kind.asynchronous == hasattr(kind, "max_lag")
     assert kind.auto_num_envs == hasattr(kind, "set_slots") and kind.keeps_masks == hasattr(kind, "keep_masks")
@@ -197,7 +197,7 @@ def test_help_of_the_setting_names_every_algorithm() -> None:
 
 # -- algorithms of the user --------------------------------------------------------------------------------------
 class Plain:
-    """Derives from nothing and declares nothing."""
+    """An algorithm without a base class that declares no capabilities."""
 
 
 def test_class_without_declarations_has_the_values_of_the_base_class() -> None:

@@ -22,7 +22,7 @@ NORMALIZED = replace(SMALL, normalize_observations=True, normalize_rewards=True)
 
 
 def in_halves(first: Rollout, second: Rollout) -> Rollout:
-    """The first slots of one, the others of another."""
+    """The first slots of one rollout and the others of another."""
     return Rollout.joined([first.copy_of(slice(0, SLOTS // 2)), second.copy_of(slice(SLOTS // 2, SLOTS))])
 
 
@@ -135,7 +135,7 @@ def test_a2c_weights_stale_advantages_and_refuses_ratio_correction() -> None:
 
 
 def test_rewards_are_scaled_by_returns_of_their_own_slots() -> None:
-    """A part that comes twice is two rollouts of the same slots, one after the other."""
+    """A part that occurs twice is two consecutive rollouts of the same slots."""
     config = replace(SMALL, normalize_rewards=True)
     one, other = (made(VECTOR, ACTIONS["discrete"], config) for _ in range(2))
     first, second = filled(one, VECTOR), filled(one, VECTOR, seed=1)

@@ -1,4 +1,4 @@
-"""PPO and A2C with memory: what they compute of a rollout is what going through it step by step gives."""
+"""PPO and A2C with memory: values computed along a rollout equal those computed step by step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL = PPOConfig(
 
 
 class Odd(gym.Env[Any, Any]):
-    """Numbers, rewards, and episodes of 3 to 9 steps cut short or at their end; it raises in step `lose`."""
+    """Env with episodes of 3 to 9 steps that are truncated or terminated; step `lose` raises."""
 
     def __init__(self, actions: spaces.Space[Any] | None = None, lose: int = 0) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -55,11 +55,11 @@ class Odd(gym.Env[Any, Any]):
 
 @contextmanager
 def collected(algorithm: Any, env: Any, rollouts: int = 2) -> Iterator[Rollout]:
-    """The last of several rollouts, so that memory comes from the one before."""
+    """The last of several rollouts, so that its first memory comes from the one before."""
     plan = mv.DerivedSeeds(3)
     failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=100)
-    how: dict[str, Any] = {"autoreset": "same_step", "copy": False, "on_failure": failures}
-    with mv.make_vec(env, SLOTS, "serial", reset_plan=plan, **how) as envs:
+    options: dict[str, Any] = {"autoreset": "same_step", "copy": False, "on_failure": failures}
+    with mv.make_vec(env, SLOTS, "serial", reset_plan=plan, **options) as envs:
         policy = algorithm.policy()
         noise = policy.noise(np.random.default_rng(0), 1, 1)
         shape = RolloutShape(SINGLE_AGENT, envs.single_observation_space, STEPS, SLOTS, algorithm.action,
@@ -74,7 +74,7 @@ def collected(algorithm: Any, env: Any, rollouts: int = 2) -> Iterator[Rollout]:
 
 
 class Slow:
-    """The critic, or the policy's network, one step of one slot at a time, in torch's own cells."""
+    """Slow reference of the critic or the policy's network: one step of one slot at a time, with torch's cells."""
 
     def __init__(self, algorithm: Any, which: int) -> None:
         config, self._algorithm, self._which = algorithm.config, algorithm, which
@@ -87,7 +87,7 @@ class Slow:
         self._layers = (network._critic if which else network._actor).layers
 
     def step(self, seen: Any, memory: Any) -> tuple[Any, Any]:
-        """(what the network says of one row, what it remembers then)."""
+        """(output of the network for one row, memory after it)."""
         x = torch.from_numpy(np.ascontiguousarray(seen[None]))
         state = tuple(torch.from_numpy(part[None].copy()) for part in memory)
         with torch.no_grad():
@@ -165,7 +165,7 @@ def test_recurrent_advantages_equal_a_step_by_step_reference(
         for name, expected in (("values", values), ("advantages", advantages), ("returns", returns)):
             np.testing.assert_allclose(batch[name], expected.reshape(-1)[rows], rtol=1e-4, atol=2e-5)
         actor = Slow(algorithm, 0)
-        row = int(rows[-1])  # the last of the longest chunk: what the policy remembered there says the same
+        row = int(rows[-1])  # the last row of the longest chunk: the policy's memory there must agree
         t, s = divmod(row, SLOTS)
         assert rollout.previous is not None
         before = None if rollout.starts[t, s] else (rollout.previous[0][t, s], rollout.previous[1][t, s])
@@ -279,7 +279,7 @@ def test_cell_larger_than_the_limit_is_refused() -> None:
             PPO(replace(SMALL, memory_size=size), Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
 
 
-def test_networks_are_in_numpy_or_in_torch_by_their_settings() -> None:
+def test_memory_size_decides_between_numpy_and_torch_networks() -> None:
     for size, kind in ((256, "NumpyLearner"), (257, "ActorCritic")):
         made = A2C(A2CConfig(memory="gru", memory_size=size), Odd().observation_space, spaces.Discrete(3), SLOTS, 1)
         assert type(made._networks).__name__ == kind and made.policy().portable() is made.policy()

@@ -90,7 +90,7 @@ def made(kind: Any, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [PredictingPPO, PredictingDQN])
-def test_first_weights_of_auxiliary_heads_depend_on_the_seed_alone(kind: Any) -> None:
+def test_first_weights_of_auxiliary_heads_depend_only_on_the_seed(kind: Any) -> None:
     torch.manual_seed(1)
     first = made(kind).auxiliary["reward"].weight.clone()
     torch.manual_seed(2)
@@ -136,7 +136,7 @@ def test_modules_can_create_another_algorithm() -> None:
     ],
 )
 @pytest.mark.parametrize("stock", [PPO, SAC])
-def test_modules_of_another_kind_are_refused(stock: Any, modules: Callable[[], Any], message: str) -> None:
+def test_invalid_modules_are_refused(stock: Any, modules: Callable[[], Any], message: str) -> None:
     kind: Any = type("Mine", (stock,), {"modules": lambda self: modules()})
     env = gym.make("Pendulum-v1")
     with pytest.raises(InvalidRequest, match=message):

@@ -38,7 +38,7 @@ def made(name: str, observations: Any = OBSERVATIONS, actions: Any = None, **set
 
 
 def rollout_of(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Rollout:
-    """Its policy among random observations."""
+    """A rollout with the algorithm's policy and random observations."""
     rng, steps = np.random.default_rng(seed), algorithm.steps_per_env
     rollout, policy = rollout_for(space, steps, SLOTS, algorithm.action), algorithm.policy()
     for leaves in (rollout.observations, rollout.last, rollout.finals):
@@ -66,7 +66,7 @@ def network(flat: Any, size: int, outputs: int) -> nn.Sequential:
 
 
 class Reference:
-    """Plain modules and torch's own Adam, with the weights of an algorithm; fed with its minibatches and noise."""
+    """Plain modules and torch's own Adam with the weights of an algorithm; it uses the same minibatches and noise."""
 
     def __init__(self, name: str, algorithm: Any) -> None:
         self.config, weights = algorithm.config, algorithm.weights()
@@ -171,7 +171,7 @@ class Reference:
 
 
 def fed(algorithm: Any, reference: Callable[..., None]) -> None:
-    """Whatever the algorithm draws, the reference learns from as well."""
+    """Pass every minibatch and noise that the algorithm draws to the reference too."""
     step = algorithm.gradient_step
 
     def stepping(batch: Any) -> Any:
@@ -211,7 +211,7 @@ def test_updates_equal_a_slow_reference(name: str, learner: str) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_input_gradient_equals_autograd(name: str) -> None:
-    """Of twin networks, by some of the columns: what an actor learns from its critics."""
+    """The gradient of twin networks with respect to some input columns, from which an actor learns."""
     algorithm, in_torch = made(name), made(name, learner="torch")
     for one in (algorithm, in_torch):
         one.outputs = lambda: {"twins": 2}
@@ -255,7 +255,7 @@ def test_noise_is_constant_for_noise_steps(name: str, learning_starts: int) -> N
 @pytest.mark.parametrize("name", KINDS)
 def test_warm_up_actions_are_uniform(name: str) -> None:
     algorithm = made(name, learning_starts=25)
-    algorithm._networks[algorithm.acts].optimizer.parameters[-4:] = 50.0  # what is learned would always do the same
+    algorithm._networks[algorithm.acts].optimizer.parameters[-4:] = 50.0  # always the same action after learning
     seen, rng = Seen({(): np.zeros((4000, 5), np.float32)}, np.zeros(4000, bool)), np.random.default_rng(0)
     for number in range(3):
         policy = algorithm.policy()
@@ -321,7 +321,7 @@ def test_closed_actions_are_neither_taken_nor_in_targets(name: str) -> None:
 
 @pytest.mark.parametrize("device", ["numpy", "torch"])
 def test_target_entropy_is_a_share_of_the_entropy_of_open_actions(device: str) -> None:
-    """With 2 of 4 open, 0.7 · log 4 would be out of reach, and the temperature would grow for ever."""
+    """With 2 of 4 actions open, 0.7 · log 4 would be out of reach, and the temperature would grow without limit."""
     wide = {} if device == "numpy" else {"hidden_sizes": (600,)}
     algorithm = made("discrete_sac", MASKED, learning_starts=0, gradient_steps=1, learning_rate=1e-4, **wide)
     rollout = rollout_of(algorithm, 0, MASKED)

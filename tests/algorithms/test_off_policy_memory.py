@@ -1,4 +1,4 @@
-"""SAC, TD3, discrete SAC and DQN with a memory: their updates are those of slow references, sequence by sequence."""
+"""SAC, TD3, discrete SAC and DQN with a memory: their updates equal those of slow references, sequence by sequence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARCHITECTURES = [(name, actor) for name in KINDS for actor in (False, True) if n
 
 
 def rollout_of(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Rollout:
-    """Its policy among random observations, remembering."""
+    """A rollout with the algorithm's recurrent policy and random observations."""
     rng, steps, policy = np.random.default_rng(seed), algorithm.steps_per_env, algorithm.policy()
     rollout = rollout_for(space, steps, SLOTS, algorithm.action)
     for leaves in (rollout.observations, rollout.last, rollout.finals):
@@ -49,13 +49,13 @@ def rollout_of(algorithm: Any, seed: int, space: Any = OBSERVATIONS) -> Rollout:
 
 # -- a slow reference --------------------------------------------------------------------------------------------
 def sequences(shown: Any) -> list[list[int]]:
-    """The rows of each, one after the other."""
+    """The rows of each sequence, one sequence after the other."""
     firsts = np.cumsum([0, *shown.counts])
     return [[firsts[t] + k for t, n in enumerate(shown.counts) if k < n] for k in range(shown.counts[0])]
 
 
 class Remembering(nn.Module):
-    """Plain torch modules, one sequence after the other."""
+    """A reference of plain torch modules that computes one sequence after the other."""
 
     def __init__(self, flat: Any, kind: str, parts: tuple[int, ...], more: int, outputs: int, copies: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ def network_of(outputs: int) -> nn.Sequential:
 
 
 class Forgetful(nn.Module):
-    """A Markov actor, shown sequences."""
+    """An actor without memory that receives sequences."""
 
     def __init__(self, flat: Any, size: int, outputs: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class SlowMemory(Reference):
 
 
 def fed(algorithm: Any, reference: Any) -> None:
-    """Whatever the algorithm draws, the reference learns from as well."""
+    """Pass every minibatch and noise that the algorithm draws to the reference too."""
     step = algorithm.gradient_step
 
     def stepping(batch: Any) -> Any:
@@ -177,7 +177,7 @@ def test_sequences_are_packed_with_previous_actions_and_rewards(length: int | No
     vector, ends = batch.observations.vector, 0
     for rows in sequences(batch.observations):
         assert len(rows) - 1 <= (length or 100)
-        assert not vector[rows[0], 5:].any()  # nothing was done before a sequence
+        assert not vector[rows[0], 5:].any()  # no previous action before a sequence
         steps = [int(np.flatnonzero(batch.observations.rows == row)[0]) for row in rows[:-1]]
         np.testing.assert_array_equal(vector[rows[1:], 5:8], batch.actions[steps])
         np.testing.assert_array_equal(vector[rows[1:], 8], batch.rewards[steps])
@@ -233,7 +233,7 @@ def test_algorithm_restored_from_its_state_continues_exactly(name: str, markov_a
 
 
 class Saved:
-    """A table as it is read back."""
+    """A table as it is read from a checkpoint."""
 
     def __init__(self, table: Any) -> None:
         self.first, self.last = table.first, table.last

@@ -50,7 +50,7 @@ def made(kind: Any, env: str = "CartPole-v1", **settings: Any) -> Any:
 
 
 def values_acted_on(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """[rows, actions] that the head is given of `ROWS` by the policy that acts."""
+    """[rows, actions]: the values of `ROWS` that the acting policy passes to its head."""
     given: list[Any] = []
     choose = EpsilonGreedyHead.choose
     monkeypatch.setattr(
@@ -83,14 +83,14 @@ def test_policy_acts_with_the_layers_that_acting_layers_returns(
 
 
 class Means(EpsilonGreedyHead):
-    """The action of the largest mean of several outputs."""
+    """A head that takes the action with the largest mean of several outputs."""
 
     def choose(self, output: Any, noise: Any, masks: Any) -> Any:
         return super().choose(output.reshape(-1, 2, WIDTH).mean(-1), noise, masks)
 
 
 @pytest.mark.parametrize("head", [Means(2, 0, 1.0), UniformHead(Means(2, 0, 1.0))], ids=["own", "warm-up"])
-def test_own_head_explores_as_the_one_it_derives_from(head: Any) -> None:
+def test_own_head_explores_like_its_base_class(head: Any) -> None:
     noise = head.noise(np.random.default_rng(1), 1, 64)[0]
     chosen = head.choose(np.zeros((64, 2 * WIDTH), np.float32), noise, None)
     assert chosen.tolist() == EpsilonGreedyHead(2, 0, 1.0).choose(np.zeros((64, 2)), noise, None).tolist()
@@ -124,7 +124,7 @@ def test_categorical_head_has_equal_bits_for_a_row_among_any_number_of_rows() ->
         (100, r"returned 100: expected a dict such as \{'values': 64\}"),
     ],
 )
-def test_outputs_of_another_kind_are_refused(returned: Any, message: str) -> None:
+def test_invalid_outputs_are_refused(returned: Any, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         made(type("Mine", (DQN,), {"outputs": lambda self: returned}))
 
@@ -241,7 +241,7 @@ def test_run_whose_critics_have_other_outputs_resumes_exactly(
 
 
 class Distribution:
-    """A value network that learns the distribution of returns and nothing else; the policy stays as it is."""
+    """A value network that learns only the distribution of returns; the policy does not change."""
 
     outputs, values_from = CategoricalPPO.outputs, CategoricalPPO.values_from
 
@@ -252,7 +252,7 @@ class Distribution:
 
 @pytest.mark.parametrize("stock", [PPO, A2C])
 def test_value_network_of_an_on_policy_algorithm_learns_a_distribution(stock: Any) -> None:
-    """Episodes have one step, with a return of 1 or 4 in equal shares."""
+    """Episodes have one step, with a return of 1 or 4 with equal probability."""
     algorithm = made(type("Mine", (Distribution, stock), {}), learning_rate=0.05)
     rollout = rollout_for(algorithm.observation_space, algorithm.steps_per_env, 2, algorithm.action)
     rollout.rewards[:, 0], rollout.rewards[:, 1] = 1, 4

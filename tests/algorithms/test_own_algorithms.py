@@ -1,4 +1,4 @@
-"""Algorithms that derive from `OnPolicy` and `OffPolicy`, with public names alone."""
+"""Algorithms that derive from `OnPolicy` and `OffPolicy` and use only public names."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class GradientConfig(OnPolicyConfig):
 
 
 class PolicyGradient(OnPolicy):
-    """The policy gradient with a learned baseline, and an entropy bonus that follows the budget."""
+    """The policy gradient with a learned baseline, and an entropy bonus that is scheduled over the budget."""
 
     Config = GradientConfig
 

@@ -1,4 +1,4 @@
-"""PPO: what it can see and do, what it refuses, and that it comes back from its state bit for bit."""
+"""PPO: supported spaces, refusals, learning, and an exact restore from its state."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ACTIONS: dict[str, spaces.Space[Any]] = {
 
 
 def filled(algorithm: PPO, observation_space: spaces.Space[Any], masks: int = 0, seed: int = 0) -> Rollout:
-    """A rollout of random observations in which the algorithm's own policy acts."""
+    """A rollout with random observations and the actions of the algorithm's own policy."""
     rng, rollout = np.random.default_rng(seed), rollout_for(observation_space, STEPS, SLOTS, algorithm.action, masks)
     for leaf in algorithm.features.all_leaves:
         leaf.space.seed(seed)
@@ -111,7 +111,7 @@ def test_ppo_learns_in_every_space(sight: str, what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ACTIONS)
-def test_first_ratio_of_a_recurrent_policy_is_1(what: str) -> None:
+def test_first_ratio_is_1_for_every_action_space(what: str) -> None:
     """The acting policy in numpy and the learner in torch compute the same function: the first ratio is 1."""
     algorithm = made(VECTOR, ACTIONS[what], replace(SMALL, epochs=1, batch_size=STEPS * SLOTS))
     report = algorithm.update([filled(algorithm, VECTOR)], 0.0)
@@ -149,8 +149,8 @@ def test_gradient_of_the_loss_equals_torch(what: str, sight: str) -> None:
 
 
 def reference_loss(networks: Any, batch: Any, config: PPOConfig, clip: float) -> tuple[Any, float, int]:
-    """PPO's loss as the paper writes it, with CleanRL's clipping of the value, recorded by torch; the share of ratios
-    that are clipped, and of how many rows the value is no longer pulled."""
+    """PPO's loss as in the paper, with CleanRL's clipping of the value, computed by autograd; also the share of
+    clipped ratios and the number of rows with a clipped value."""
     output, values = networks.actor(batch.vector, batch.images), networks.critic(batch.vector, batch.images).squeeze(-1)
     log_probs, entropies = networks.distribution.log_prob_and_entropy(torch, output, batch.actions, batch.masks)
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
@@ -180,7 +180,7 @@ def test_closed_actions_are_never_taken_or_learned() -> None:
     space = spaces.Dict({"where": VECTOR, "action_mask": spaces.Box(0, 1, (3,), np.int8)})
     actions = spaces.Discrete(3)
     algorithm = made(space, actions)
-    assert algorithm.features.size == 3  # the mask is no observation
+    assert algorithm.features.size == 3  # the mask is not an observation
     rollout = filled(algorithm, space, num_logits(actions))
     rollout.observations[("action_mask",)][...] = [0, 1, 1]
     policy = algorithm.policy()
@@ -196,7 +196,7 @@ def test_closed_actions_are_never_taken_or_learned() -> None:
 
 
 def test_lost_rows_change_nothing() -> None:
-    """Two rollouts that differ in such a row only lead to the same weights."""
+    """Two rollouts that differ only in such a row lead to the same weights."""
     found = []
     for spoiled in (0.0, 1e6):
         algorithm = made(VECTOR, spaces.Discrete(3))
@@ -236,7 +236,7 @@ def test_saved_state_does_not_change_with_later_updates() -> None:
     assert (weights["parameters"] == learned).all()
 
 
-def test_schedules_and_limits_take_effect() -> None:
+def test_learning_rate_schedule_and_target_kl_take_effect() -> None:
     still = made(VECTOR, spaces.Discrete(3), replace(SMALL, learning_rate_schedule="linear"))
     half = still.update([filled(still, VECTOR)], 0.5)
     assert half.metrics["learning_rate"] == SMALL.learning_rate / 2
@@ -325,7 +325,7 @@ def test_settings_of_the_networks_cannot_change() -> None:
 
 
 def test_algorithms_built_in_threads_have_equal_initial_weights() -> None:
-    """torch's generator belongs to the whole process."""
+    """torch's generator is shared by all threads of the process."""
     alone = made_in_torch(VECTOR, spaces.Discrete(3)).weights()["parameters"]
     with mock.patch.object(on_policy, "LARGEST_IN_NUMPY", -1), ThreadPoolExecutor(4) as pool:  # once, for all threads
         algorithms = list(pool.map(lambda _: made(VECTOR, spaces.Discrete(3)), range(8)))
@@ -369,7 +369,7 @@ def test_rollout_of_images_is_processed_in_pieces(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("share", [False, True])
 def test_minibatch_does_not_wait_for_a_gpu(share: bool) -> None:
-    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
+    """On the meta device reading a value is an error; on a GPU an early read would wait for the GPU."""
     algorithm = made(OBSERVATIONS["image"], ACTIONS["one of"], replace(SMALL, share_features=share))
     shape = NetworkSpec(0, [(36, 40, 3)], ACTIONS["one of"], (16,), share_features=share)
     learner, here = actor_critic.ActorCritic(shape, Adam, 0, "meta"), algorithm._batch(filled(algorithm, IMAGE))
@@ -428,7 +428,7 @@ def test_run_with_shared_features_resumes_exactly_and_is_loaded(tmp_path: Path) 
 
 
 class Pictures(gym.Env[Any, Any]):
-    """Shows a picture that is brighter with every step."""
+    """Env that shows an image that gets brighter with every step."""
 
     observation_space, action_space = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Discrete(3)
 

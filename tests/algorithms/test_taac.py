@@ -1,4 +1,4 @@
-"""TAAC: its gradient, what it takes for values, and that it learns what only a team can know."""
+"""TAAC: its gradient, its values, and learning of a task that needs attention to other agents."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
         right += sum(reward > 0 for reward in rewards.values())
     assert right >= 14
     seen, _ = env.reset(seed=3)
-    assert policies.act(seen, action_masks={"agent_0": [1, 0]})["agent_0"] == 0  # of the other, both are open
+    assert policies.act(seen, action_masks={"agent_0": [1, 0]})["agent_0"] == 0  # for agent_1 both are open
     assert policies.act(seen, action_masks={"agent_0": [0, 1]})["agent_0"] == 1
     with pytest.raises(mv.errors.InvalidRequest, match=r"an action mask has shape \(3,\): expected \(2,\)"):
         policies.act(seen, action_masks={"agent_0": [1, 0, 1]})
@@ -90,7 +90,7 @@ def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
     assert all((both[agent] == both[agent][0]).all() for agent in rows)
 
 
-def test_gradient_is_that_of_the_whole_loss() -> None:
+def test_gradient_equals_autograd_of_the_whole_loss() -> None:
     torch.manual_seed(0)
     teams, agents = 6, 4
     config = TAACConfig(normalize_advantages=False, similarity_coef=0.3, similarity_cap=-1.0, weight_decay=0.01)

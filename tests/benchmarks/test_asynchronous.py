@@ -16,7 +16,7 @@ from benchmarks.provenance import TREE
 
 
 @pytest.mark.parametrize("what", ["race --envs CartPole-v1", "lag --lags 0 2 --corrections ratio none"])
-def test_it_tells_what_became_of_every_run(what: str, tmp_path: Path) -> None:
+def test_benchmark_writes_a_row_for_every_setting(what: str, tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/asynchronous.py", *what.split(), "--seeds", "1", "--env-steps", "1024"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "found.json")], cwd=TREE, capture_output=True, text=True, timeout=200
@@ -31,7 +31,7 @@ def test_it_tells_what_became_of_every_run(what: str, tmp_path: Path) -> None:
         assert run["mean_lag"] <= row.get("max_lag", 4)
 
 
-def test_a_run_that_is_cut_short_is_told_and_in_no_median() -> None:
+def test_unfinished_run_is_shown_but_excluded_from_the_median() -> None:
     run = {"reached_at": 4096, "curve": 100.0, "return": 480.0, "mean_lag": 0.0, "account": None}
     whole, cut = {**run, "finished": True, "reached": True, "seconds": 2.0}, {**run, "finished": False, "seconds": 9.0}
     both, none = table([{"mode": "rest", "runs": [whole, cut]}, {"mode": "discard", "runs": [cut]}]).splitlines()[2:]
@@ -40,14 +40,14 @@ def test_a_run_that_is_cut_short_is_told_and_in_no_median() -> None:
 
 
 @pytest.mark.parametrize("left_s", [-1.0, 60.0])
-def test_a_run_ends_with_the_update_in_which_its_time_is_over(left_s: float) -> None:
-    told: list[str] = []
+def test_run_ends_with_the_update_in_which_its_time_limit_expires(left_s: float) -> None:
+    results: list[str] = []
     limit = Limit(time.time() + left_s)
-    limit.on_update(SimpleNamespace(stop=told.append), None)
-    assert limit.ended == (len(told) == 1) == (left_s < 0)
+    limit.on_update(SimpleNamespace(stop=results.append), None)
+    assert limit.ended == (len(results) == 1) == (left_s < 0)
 
 
-def test_cells_that_have_no_cores_of_their_own_are_refused() -> None:
+def test_more_cells_than_cores_are_refused() -> None:
     command = [sys.executable, "benchmarks/asynchronous.py", "race", "--cells", "10000"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "--cells 10000: each has 2 cores, and there are " in done.stderr

@@ -1,4 +1,4 @@
-"""benchmarks/cores.py: every contender is measured, and beside what it is."""
+"""benchmarks/cores.py measures every contender and a reference beside it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.provenance import TREE
 
 
-def test_it_measures_every_contender_with_every_number_of_workers(tmp_path: Path) -> None:
+def test_every_executor_is_measured_with_every_worker_count(tmp_path: Path) -> None:
     found = tmp_path / "cores.json"
     options = ["--workers", "1", "2", "--envs", "50 µs", "--rounds", "1", "--seconds", "0.05", "--devices", "cpu"]
     command = [sys.executable, "benchmarks/cores.py", *options, "--json", str(found)]
@@ -25,7 +25,7 @@ def test_it_measures_every_contender_with_every_number_of_workers(tmp_path: Path
     assert set(rows[0]["efficiency"].values()) == {1.0} == {row["of_the_limit"]["limit"] for row in rows}
 
 
-def test_what_there_is_no_time_for_is_told() -> None:
+def test_rows_beyond_the_time_limit_are_reported_as_left_out() -> None:
     command = [sys.executable, "benchmarks/cores.py", "--workers", "1", "--limit-s", "0"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=True)
     assert "HalfCheetah-v5 with 1 workers: left out, the time is over" in done.stdout

@@ -1,4 +1,4 @@
-"""The fault table measures what it says: cells are really run, judged by their rule, and nothing is left of them."""
+"""The fault table: its cells are really run and judged by their rule, and leave no processes behind."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ LIMIT_S = 30.0
         ("raise", "gymnasium", RIGHT_ERROR),
     ],
 )
-def test_a_cell_is_run_and_judged(scenario: str, contender: str, outcome: str) -> None:
+def test_cell_is_run_and_judged_by_its_rule(scenario: str, contender: str, outcome: str) -> None:
     (cell,) = measure([scenario], [contender], LIMIT_S)
     assert (cell.verdict.outcome, cell.close, cell.left) == (outcome, "", ())
     assert taken_well(cell)
 
 
-def test_a_hang_is_called_one_and_its_processes_are_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hang_is_recognised_and_its_processes_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = []
     monkeypatch.setattr("benchmarks.faults.cell.take_away", _taking_note(marks))
     (cell,) = measure(["hang"], ["gymnasium"], limit_s=1.0)
@@ -71,7 +71,7 @@ def _taking_note(marks: list[str]) -> Any:
     return take_away_and_note
 
 
-def test_the_command_writes_every_cell(tmp_path: Path) -> None:
+def test_command_writes_every_cell(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/fault_table.py", "--only", "exit", "--contenders", "multiverse_raise"]
     found = subprocess.run(
         [*command, "--json", str(tmp_path / "cells.json"), "--markdown"],
@@ -89,15 +89,15 @@ def test_the_command_writes_every_cell(tmp_path: Path) -> None:
 
 # -- the judge -------------------------------------------------------------------------------------------------------
 def row(env_id: int, step: int, **changes: Any) -> dict[str, Any]:
-    """What a clean run gives, unless changed."""
+    """Return the row of a clean run, unless changed."""
     actions = [action_at(k) for k in range(1, step + 1)]
     observation, reward = list(clean_run(env_id, SEED, actions, "float32"))[-1]
     return {"observation": observation, "reward": reward, "ended": False, "marked": False, **changes}
 
 
 def seen(*events: dict[str, Any], stderr: str = "", hung_after: str | None = None) -> Seen:
-    told = [{"event": "begin"}, *events]
-    return Seen([{"at": float(i), **event} for i, event in enumerate(told)], stderr, hung_after)
+    results = [{"event": "begin"}, *events]
+    return Seen([{"at": float(i), **event} for i, event in enumerate(results)], stderr, hung_after)
 
 
 def returned(step: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,23 +117,23 @@ def raised(text: str, call: str = "step") -> dict[str, Any]:
         ("EOFError: ", "worker 1: SIGKILL", WRONG_ERROR),
     ],
 )
-def test_an_error_must_say_what_and_where(text: str, stderr: str, outcome: str) -> None:
+def test_error_must_name_the_cause_and_the_place(text: str, stderr: str, outcome: str) -> None:
     assert SaysSo(("SIGKILL",))(seen(raised(text), stderr=stderr)).outcome == outcome
 
 
-def test_one_of_two_causes_is_not_enough() -> None:
+def test_error_that_names_one_of_two_causes_is_vague() -> None:
     rule = SaysSo(("first", "second"), who=(0, 2))
     assert rule(seen(raised("E: env 0: first; envs [2]"))).outcome == VAGUE_ERROR
     assert rule(seen(raised("E: env 0: first; env 2: second"))).outcome == RIGHT_ERROR
 
 
-def test_a_call_without_any_outcome_is_a_hang() -> None:
+def test_call_without_outcome_is_judged_a_hang() -> None:
     assert SaysSo((".",))(seen(hung_after="begin")).outcome == HANG
     late = RightData({"step": "timed out"})
     assert late(seen(raised("TimeoutError: timed out"), hung_after="raised")).outcome == HANG
 
 
-def test_going_on_needs_a_marked_row_a_fresh_env_and_untouched_others() -> None:
+def test_continuing_requires_a_marked_row_a_fresh_env_and_unchanged_others() -> None:
     rule = SaysSo((".",))
 
     def outcome(lost: dict[str, Any], later: dict[str, Any], other: dict[str, Any]) -> str:
@@ -154,19 +154,19 @@ def test_results_of_an_earlier_or_refused_call_are_stale() -> None:
     refused = raised("ValueError: too few", "short step")
     rows = [row(i, FAULT_AT) for i in range(NUM_ENVS)]
     assert rule(seen(refused, returned(FAULT_AT, rows))).outcome == RIGHT_DATA
-    rows[0]["reward"] = FAULT_AT + (NUM_ACTIONS - 1) / 16  # what the refused action gives
+    rows[0]["reward"] = FAULT_AT + (NUM_ACTIONS - 1) / 16  # the result of the refused action
     assert rule(seen(refused, returned(FAULT_AT, rows))).outcome == STALE
     assert rule(seen({**returned(FAULT_AT, []), "call": "short step"})).outcome == SILENT
 
 
-def test_the_page_of_the_repository_has_every_scenario_and_rule() -> None:
+def test_documentation_page_has_every_scenario_and_rule() -> None:
     page = (ROOT / "docs" / "fault_comparison.md").read_text()
     for name, scenario in SCENARIOS.items():
         assert f"| {scenario.title} (`{name}`) |" in page, f"{name}: run the command at the top of the page again"
         assert f"- `{name}`: {scenario.rule}\n" in page
 
 
-def test_a_close_that_hangs_is_told() -> None:
+def test_hanging_close_is_reported() -> None:
     from benchmarks.faults.cell import Cell
     from benchmarks.faults.judge import Verdict
 

@@ -1,4 +1,4 @@
-"""That the Game Boy benchmarks measure what they say, on budgets of moments."""
+"""The Game Boy benchmarks measure what their tables claim; here with tiny budgets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ pytest.importorskip("stable_baselines3")
 from benchmarks import game_boy, game_boy_learning
 
 
-def test_every_row_has_its_figures_beside_the_documented_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_has_its_figure_and_the_documented_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(game_boy, "NUM_ENVS", (2,))
     monkeypatch.setattr(game_boy, "RESETS", 20)
     monkeypatch.setattr(game_boy, "OPENED", 10)
     figures = game_boy.stepping("screen", 1, 0.05) + game_boy.memory(1, 0.0)
-    told = {what: (value, bar) for what, value, bar, _ in figures}
-    assert all(value == value for value, _ in told.values())
-    assert told["2 envs: threads of the limit"][1] == 0.85
-    assert told["2 envs: auto / SB3's SubprocVecEnv"][1] == 1.8
-    assert told["private memory an instance, MB (at most)"][1] == -50.0
-    assert 0.2 < told["private memory an instance, MB (at most)"][0] < 20
+    values = {what: (value, bar) for what, value, bar, _ in figures}
+    assert all(value == value for value, _ in values.values())
+    assert values["2 envs: threads of the limit"][1] == 0.85
+    assert values["2 envs: auto / SB3's SubprocVecEnv"][1] == 1.8
+    assert values["private memory an instance, MB (at most)"][1] == -50.0
+    assert 0.2 < values["private memory an instance, MB (at most)"][0] < 20
 
 
-def test_training_time_is_what_the_documents_command_prints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_training_time_is_parsed_from_the_command_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     printed = "Steps per second: 7.0 | Memory\nPARALLEL TRAINING COMPLETE\n====\nTraining time: 14.7 seconds\n"
     printed += "Steps per second: 1360.4\nEpisodes per second: 1.77\n"
     done = type("Done", (), {"stdout": printed})()
@@ -35,13 +35,15 @@ def test_training_time_is_what_the_documents_command_prints(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("env", [game_boy_learning.QUEST, game_boy_learning.SCREENS])
-def test_who_never_moves_wins_nothing(env: str) -> None:
+def test_player_that_never_moves_wins_nothing(env: str) -> None:
     monkey = game_boy_learning.played(lambda observations: [0] * len(observations), 2, 50, env)
     assert (monkey["crypt"], monkey["won"], monkey["stages"], monkey["steps"]) == (0.0, 0.0, 0.0, 50.0)
 
 
-def test_a_run_is_evaluated_from_power_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    """The figures of every seed, what they should come to, the curve and the film."""
+def test_run_is_evaluated_from_power_on_with_figures_curve_and_video(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """The figures of every seed, the expected ones, the curve and the video."""
     monkeypatch.setattr(game_boy_learning, "LONGEST", 20)
     monkeypatch.setattr(game_boy_learning, "EPISODES", 2)
     monkeypatch.setattr(game_boy_learning, "CORES", 1)

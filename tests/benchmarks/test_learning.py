@@ -1,4 +1,4 @@
-"""The learning table can be measured in pieces: what is stopped goes on, and comes to the same figures."""
+"""The learning table can be measured in pieces: a stopped run continues and gives the same figures."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def returns(out: Path) -> list[tuple[int, float]]:
     return [(run["seed"], run["mean_return"]) for run in task["runs"]]
 
 
-def test_what_was_stopped_goes_on_and_comes_to_the_same(tmp_path: Path) -> None:
+def test_stopped_benchmark_continues_to_equal_returns(tmp_path: Path) -> None:
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     going = learn(cut)
     give_up = time.monotonic() + 60
@@ -52,12 +52,12 @@ def test_what_was_stopped_goes_on_and_comes_to_the_same(tmp_path: Path) -> None:
     assert code == 0 and said.startswith("\nCartPole-v1: IQM")  # nothing was run again
 
 
-def test_a_limit_ends_it(tmp_path: Path) -> None:
+def test_time_limit_ends_the_benchmark_and_names_unfinished_seeds(tmp_path: Path) -> None:
     code, said = ended(learn(tmp_path / "out", "--limit-s", "0"))
     assert code == 1 and "unfinished: CartPole-v1 seed 1, CartPole-v1 seed 2" in said
 
 
-def test_runs_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_another_commit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "provenance.json").write_text('{"commit": "older"}')
     monkeypatch.setenv(COMMIT, "newer")
@@ -65,14 +65,14 @@ def test_runs_of_another_commit_are_not_mixed_in(tmp_path: Path, monkeypatch: py
     assert code == 1 and "holds runs of commit older, and this is newer" in said
 
 
-def test_every_task_has_its_preset() -> None:
+def test_every_task_has_a_preset() -> None:
     assert [task.name for task in TASKS if (task.env, task.algorithm) not in presets()] == []
 
 
 @pytest.mark.parametrize(
     ("returned", "verdict"), [([510.0, 505.0], "reached"), ([490.0, 505.0], "inside"), ([490.0, 495.0], "MISSED")]
 )
-def test_the_verdict_is_of_the_interval(
+def test_verdict_depends_on_the_confidence_interval(
     returned: list[float], verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs: list[dict[str, Any]] = [

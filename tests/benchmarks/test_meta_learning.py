@@ -1,4 +1,4 @@
-"""The table of what is learned with a memory: its rows are presets, and what they are to one another is told."""
+"""The table of what is learned with a memory: its rows are presets, and rows are compared with one another."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks.provenance import TREE
 from multiverse.training.config.resolve import presets
 
 
-def test_every_row_is_a_preset_and_variants_cost_the_same() -> None:
+def test_every_task_is_a_preset_and_variants_have_equal_cost() -> None:
     for task in rows.TASKS:
         assert (task.env, task.algorithm) in presets()
         costs = {"env_steps", "gradient_steps", "updates_per_step", "steps_per_env"} & task.settings.keys()
-        assert not costs or task.settings is rows.A_WHILE  # which has no variants
+        assert not costs or task.settings is rows.A_WHILE  # no variants
 
 
 def table(semi_circle: float, markov: float, low: float) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def table(semi_circle: float, markov: float, low: float) -> dict[str, Any]:
     }
 
 
-def test_rows_are_compared() -> None:
+def test_rows_are_compared_with_their_thresholds() -> None:
     good = rows.compared(table(8.0, 5.0, 6.0))
     assert "semi-circle 8.00, 1.5 × semi-circle-markov is 7.50: reached" in good
     assert "semi-circle 8.00, 0.6 × semi-circle-oracle is 6.00: reached" in good
@@ -42,7 +42,7 @@ def test_rows_are_compared() -> None:
     assert "semi-circle 5.00, 0.6 × semi-circle-oracle is 6.00: MISSED" in rows.compared(table(5.0, 1.0, 4.5))
 
 
-def test_a_row_is_run_and_shown(tmp_path: Path) -> None:
+def test_row_is_run_and_written_to_the_results_file(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/meta_learning.py", "--tasks", "wind-markov", "--seeds", "1", "--jobs", "1"]
     command += ["--env-steps", "1200", "--json", str(tmp_path / "found.json")]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=300)

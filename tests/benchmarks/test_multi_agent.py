@@ -1,4 +1,4 @@
-"""The multi-agent benchmark runs, and beside AgileRL wherever that is installed."""
+"""The multi-agent benchmark runs, also with AgileRL where that is installed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def test_every_contender_is_measured(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["multi_agent.py", "--rows", row, "--rounds", "1", "--seconds", "0.02"])
     multi_agent.main()
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     beside = ["drop-in", *(["agilerl"] if AGILERL else [])] if row == "idle" else []
-    measured = [line for line in told.splitlines() if "steps/s" in line]
+    measured = [line for line in output.splitlines() if "steps/s" in line]
     assert [line[2:18].strip() for line in measured] == OURS + beside
     assert all(float(line[18:30].replace(",", "")) > 0 for line in measured)
-    assert ("agilerl is not installed" in told) == (not AGILERL)
+    assert ("agilerl is not installed" in output) == (not AGILERL)
     assert all(("× agilerl" in line) == ("agilerl" in beside) for line in measured)
 
 

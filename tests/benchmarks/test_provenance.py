@@ -1,4 +1,4 @@
-"""Every results file says where it came from."""
+"""Every results file records its provenance."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ ALWAYS = {"python", "numpy", "torch", "gymnasium", "mujoco"}
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.name)
-def test_a_results_file_has_its_provenance(path: Path) -> None:
+def test_results_file_has_provenance(path: Path) -> None:
     found: dict[str, Any] = json.loads(path.read_text())["provenance"]
     assert set(FIELDS) <= set(found) and set(found["versions"]) >= ALWAYS
     assert found["commit"] == UNKNOWN or re.fullmatch(r"[0-9a-f]{40}", found["commit"])
     assert found["command"].startswith("python benchmarks/")
 
 
-def test_there_are_results() -> None:
+def test_results_files_exist() -> None:
     assert len(RESULTS) >= 5
 
 
-def test_every_benchmark_that_writes_a_file_tells_where_it_came_from() -> None:
+def test_every_benchmark_that_writes_json_writes_provenance() -> None:
     writers = [path for path in (TREE / "benchmarks").glob("*.py") if '"--json"' in path.read_text()]
     assert len(writers) >= 8
     for path in writers:
@@ -38,7 +38,7 @@ def test_every_benchmark_that_writes_a_file_tells_where_it_came_from() -> None:
         assert "write_results(" in source and ("provenance()" in source or "began(out)" in source), path.name
 
 
-def test_it_is_that_of_the_tree_and_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_describes_this_tree_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(COMMIT, raising=False)
     write_results(tmp_path / "new" / "figures.json", provenance(), {"figures": [1]})
     found = json.loads((tmp_path / "new" / "figures.json").read_text())
@@ -51,14 +51,16 @@ def test_it_is_that_of_the_tree_and_of_this_machine(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(("said", "commit", "changed"), [("ab12", "ab12", False), ("ab12-dirty", "ab12", True)])
-def test_a_copy_without_history_is_told_its_commit(
+def test_commit_of_a_copy_without_git_history_is_read_from_the_environment(
     said: str, commit: str, changed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(COMMIT, said)
     assert {**provenance(), "commit": commit, "changed": changed} == provenance()
 
 
-def test_without_history_and_without_being_told_it_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_commit_is_unknown_without_git_history_and_environment_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv(COMMIT, raising=False)
     monkeypatch.setattr(module, "TREE", tmp_path)
     found = provenance()

@@ -1,4 +1,4 @@
-"""What recurrent updates are measured against has the same networks, and learns from the same sequences."""
+"""The reference of the recurrent benchmark has equal networks and learns from the same sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.provenance import TREE
 
 
 @pytest.mark.parametrize("name", recurrent.ROWS)
-def test_both_have_as_many_parameters_and_learn(name: str) -> None:
+def test_both_implementations_have_equal_parameter_counts_and_learn(name: str) -> None:
     row = recurrent.ROWS[name]
     algorithm, theirs = recurrent.ours(row), recurrent.Theirs(row)
     for network, module in (("actor", theirs.actor), ("critic", theirs.critic)):
@@ -29,7 +29,7 @@ def test_both_have_as_many_parameters_and_learn(name: str) -> None:
     assert any((one != old).any() for one, old in zip(theirs.actor.parameters(), before))
 
 
-def test_it_tells_the_ratio(tmp_path: Path) -> None:
+def test_ratio_is_written_to_the_results_file(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/recurrent.py", "--rows", "wind", "--rounds", "1", "--steps", "1"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "found.json")], cwd=TREE, capture_output=True, text=True, timeout=200

@@ -1,4 +1,4 @@
-"""The soak: a short one holds, and its auditor would notice if something were wrong."""
+"""The soak test: a short one passes, and its auditor notices wrong rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 WORKER_PID = 10
 
 
-def test_a_short_soak_holds(tmp_path: Path) -> None:
+def test_short_soak_passes_all_checks(tmp_path: Path) -> None:
     command = [sys.executable, "benchmarks/soak.py", "--seconds", "8", "--seed", "3", "--reply-timeout-s", "2"]
     found = subprocess.run(
         [*command, "--json", str(tmp_path / "soak.json")], cwd=ROOT, capture_output=True, text=True, timeout=110
@@ -40,7 +40,7 @@ def test_a_short_soak_holds(tmp_path: Path) -> None:
     assert summary["figures"]["whole_episodes_compared in rollouts"] > 20
 
 
-def test_process_that_gets_the_pid_of_an_earlier_one_counts_by_itself(tmp_path: Path) -> None:
+def test_reused_pid_is_counted_as_another_process(tmp_path: Path) -> None:
     hits, stat = Hits(proc=tmp_path), tmp_path / "7" / "stat"
     stat.parent.mkdir()
     for started in ("100", "100", "250"):
@@ -53,7 +53,7 @@ def test_process_that_gets_the_pid_of_an_earlier_one_counts_by_itself(tmp_path: 
 
 # -- the auditor -----------------------------------------------------------------------------------------------------
 class OneEnv:
-    """One env played honestly, whose rows can be changed on their way to the auditor."""
+    """One env with correct rows, which can be changed before the auditor sees them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fate: Fate) -> None:
         monkeypatch.setattr(Schedule, "fate", lambda schedule, env_id, episode: fate)
@@ -76,20 +76,20 @@ class OneEnv:
         self.observation = row["observation"]
 
     def lose(self, marker: str = "restarted", **changes: Any) -> None:
-        """A row that says its step was lost, as it is promised to look."""
+        """A row that reports its step as lost, in the documented form."""
         last = self.observation
         promised = {"observation": last, "reward": 0.0, "ended": (False, True), "infos": {f"_{marker}": [True]}}
         self.step(lambda row: row.update(promised, **changes))
 
 
-def test_an_honest_episode_is_compared_and_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_episode_gives_no_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
     one = OneEnv(monkeypatch, Fate(length=3))
     for _ in range(3):
         one.step()
     assert (one.auditor.complaints, one.auditor.whole_episodes, one.auditor.rows_equal) == ([], 1, 4)
 
 
-def test_one_wrong_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_bit_in_an_episode_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     one = OneEnv(monkeypatch, Fate(length=3))
     one.step()
     one.step(lambda row: row.update(observation=np.nextafter(row["observation"], np.float32(9))))
@@ -97,14 +97,14 @@ def test_one_wrong_bit_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "differs from a clean run" in one.auditor.complaints[0]
 
 
-def test_an_episode_still_under_way_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfinished_episode_is_compared_too(monkeypatch: pytest.MonkeyPatch) -> None:
     one = OneEnv(monkeypatch, Fate(length=9))
     one.step(lambda row: row.update(reward=row["reward"] + 1))
     one.auditor.end()
     assert "differs from a clean run" in one.auditor.complaints[0]
 
 
-def test_a_lost_row_needs_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_row_without_a_fault_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
     one = OneEnv(monkeypatch, Fate(length=9))
     one.step()
     one.lose()
@@ -112,7 +112,7 @@ def test_a_lost_row_needs_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"reward": 1.0}, {"ended": (False, False)}, {"observation": np.ones(4, "f4")}])
-def test_a_lost_row_must_look_as_promised(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
+def test_lost_row_must_have_the_guaranteed_contents(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     one = OneEnv(monkeypatch, Fate(length=9))
     one.step()
     one.hits.killed.add(one.hits.process(WORKER_PID))
@@ -120,14 +120,14 @@ def test_a_lost_row_must_look_as_promised(monkeypatch: pytest.MonkeyPatch, chang
     assert "lost row" in one.auditor.complaints[0]
 
 
-def test_a_fault_that_is_passed_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_good_row_where_a_fault_was_due_is_a_complaint(monkeypatch: pytest.MonkeyPatch) -> None:
     one = OneEnv(monkeypatch, Fate(length=9, what=RAISE, step=2))
     one.step()
     one.step()
     assert "raise was due, and a good row came" in one.auditor.complaints[0]
 
 
-def test_faults_are_counted_and_those_nobody_can_know_of_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_are_counted_and_uncertain_ones_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     for hit in (False, True):
         one = OneEnv(monkeypatch, Fate(length=9, what=NAN_REWARD, step=1))
         if hit:
@@ -164,8 +164,8 @@ def _next(array: np.ndarray, where: Any) -> None:
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_whatever_is_spoilt_in_a_rollout_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rollout of two honest envs, whose episodes are of nine steps, changed on its way to the auditor."""
+def test_every_corruption_of_a_rollout_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout of two correct envs, whose episodes have nine steps, changed before the auditor sees it."""
     monkeypatch.setattr(Schedule, "fate", lambda schedule, env_id, episode: Fate(length=9))
     schedule, (spoil, complaint) = Schedule(1, spared=0), SPOILT[what]
     with make_with_fields(Soaked, 2, "serial", reset_plan=schedule, autoreset="same_step", infos=False, copy=False,
@@ -182,7 +182,7 @@ def test_whatever_is_spoilt_in_a_rollout_is_noticed(what: str, monkeypatch: pyte
             assert complaint in " ".join(auditor.complaints)
 
 
-def test_memory_that_grows_is_seen_after_the_warm_up() -> None:
+def test_growing_memory_is_noticed_after_the_warm_up() -> None:
     steady = Memory(0, [(float(s), 100 << 20) for s in range(20)])
     growing = Memory(0, [(float(s), (100 + s) << 20) for s in range(20)])
     warming_up = Memory(0, [(float(s), min(s, 5) << 20) for s in range(20)])

@@ -1,4 +1,4 @@
-"""What teams are measured against plays as it should, and the table says what was reached."""
+"""Reference players of the team benchmark play as intended, and the table states what was reached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from multiverse.training.config.resolve import presets
 
 
 def board(*rows: str) -> dict[str, Any]:
-    """The lowest rows of a board: x is one's own."""
+    """The lowest rows of a board: x is a piece of the agent itself."""
     planes = np.zeros((6, 7, 2), np.int8)
     for at, row in enumerate(rows, 6 - len(rows)):
         for column, piece in enumerate(row):
@@ -45,20 +45,20 @@ WINS = {
 
 
 @pytest.mark.parametrize("name", WINS)
-def test_a_one_ply_player_takes_a_win(name: str) -> None:
+def test_one_ply_player_takes_a_win(name: str) -> None:
     seen, column = WINS[name]
     open_now = np.ones(7, np.int8)
     for k in range(5):
         assert one_ply(seen, open_now, np.random.default_rng(k)) == column
 
 
-def test_it_blocks_a_loss_and_takes_only_open_columns() -> None:
+def test_one_ply_player_blocks_a_loss_and_takes_only_open_columns() -> None:
     assert one_ply(board("ooo.x.."), np.ones(7, np.int8), np.random.default_rng(0)) == 3
     closed = np.array([0, 0, 0, 0, 0, 1, 0], np.int8)
     assert one_ply(board("ooo.x.."), closed, np.random.default_rng(0)) == 5
 
 
-def test_it_beats_a_random_player() -> None:
+def test_one_ply_player_beats_a_random_player() -> None:
     env, rng, won = connect_four_v3.env(), np.random.default_rng(0), 0
     for game in range(30):
         env.reset(seed=game)
@@ -74,7 +74,7 @@ def test_it_beats_a_random_player() -> None:
     assert won >= 22
 
 
-def test_a_team_that_is_assigned_landmarks_is_far_better_than_a_random_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_with_assigned_landmarks_is_far_better_than_a_random_team(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "EPISODES", 15)
     env = simple_spread_v3.parallel_env()
     scripted = np.mean(teams.played(env, lambda all_of: {a: assigned(seen) for a, seen in all_of.items()})[0])
@@ -85,8 +85,8 @@ def test_every_task_has_a_preset() -> None:
     assert {(task.settings.get("preset", task.env), task.algorithm) for task in teams.TASKS} <= set(presets())
 
 
-def test_boxes_are_measured_in_the_published_env_with_actions_held() -> None:
-    """Seven boxes stand still and one jumps: once, and what it gains is the team's. 401 steps, 51 actions."""
+def test_box_height_is_measured_in_the_published_env_with_held_actions() -> None:
+    """Seven boxes stand still and one jumps once; its gain is the reward of the team. 401 steps, 51 actions."""
     towers: list[float] = []
     env = HeldBoxes(towers, num_boxes=8, physics_steps_per_action=8, max_timestep=50, agent_one_hot=True)
     bare, gained = published(include_highest=False, include_time=False), [0.0, 0.0]
@@ -105,7 +105,7 @@ def test_boxes_are_measured_in_the_published_env_with_actions_held() -> None:
     assert towers == [env.tallest_tower] == [bare.tallest_tower]
 
 
-def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_gives_the_verdict_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
     push, *_, four = teams.TASKS
     assert teams.shown(push, [{"seed": 1, "ratio": 0.3}], 1, {})["figures"]["ratio"]["verdict"] == "reached"
     assert teams.shown(push, [{"seed": 1, "ratio": 0.6}], 1, {})["figures"]["ratio"]["verdict"] == "MISSED"
@@ -114,7 +114,7 @@ def test_the_table_says_what_was_reached(capsys: pytest.CaptureFixture[str]) -> 
     assert "1 of 2 seeds SO FAR" in (said := capsys.readouterr().out) and "curve 200k:0.25" in said
 
 
-def test_boxes_are_to_reach_their_target_on_every_seed_and_sizes_are_compared(
+def test_boxes_must_reach_the_target_on_every_seed_and_team_sizes_are_compared(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     unnamed, sizes = (one for one in teams.TASKS if one.name in ("boxes taac unnamed", "boxes taac 4 to 7"))
@@ -128,7 +128,7 @@ def test_boxes_are_to_reach_their_target_on_every_seed_and_sizes_are_compared(
 
 
 @pytest.mark.parametrize("name", ["boxes taac", "boxes taac 4 to 7"])
-def test_a_short_look_at_boxes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_box_run_has_plausible_heights(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "BOX_EPISODES", 2)
     (task,) = [task for task in teams.TASKS if task.name == name]
     monkeypatch.setattr("multiverse.executors.launch.orphan_guard.watch_process", lambda pid: None)
@@ -138,7 +138,7 @@ def test_a_short_look_at_boxes(name: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("task", ["push", "four"])
-def test_a_short_look(task: str, tmp_path: Path) -> None:
+def test_short_run_writes_finite_figures(task: str, tmp_path: Path) -> None:
     words = ["--tasks", task, "--seeds", "1", "--env-steps", "4000", "--json", str(tmp_path / "found.json")]
     command = [sys.executable, "benchmarks/team_learning.py", *words]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""The built-in envs are PettingZoo envs: without it there is nothing to test here."""
+"""Skip the tests of the built-in PettingZoo envs where PettingZoo is not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructor takes, what it refuses and in which words, and the presets."""
+"""Arguments of the constructor, error messages for invalid ones, and the presets."""
 
 from __future__ import annotations
 
@@ -65,19 +65,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED, ids=[said for _, said in REFUSED])
 @pytest.mark.parametrize("made", [GridWorldEnvMultiAgent, GridWorldParallel])
-def test_what_makes_no_world_is_refused_by_name(made: type, arguments: dict[str, Any], said: str) -> None:
+def test_invalid_world_arguments_are_named(made: type, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest) as refusal:
         made(**arguments)
     assert said in str(refusal.value)
 
 
-def test_without_pettingzoo_there_is_a_plain_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pettingzoo_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(ImportError, match=r"pip install 'multiverse\[pettingzoo\]'"):
         importlib.reload(teams)
 
 
-def test_the_smallest_and_fullest_worlds_are_possible() -> None:
+def test_smallest_and_fullest_worlds_can_be_built() -> None:
     for arguments in (
         {"size": 2, "agents": [{}]},
         {"size": 2, "agents": [{}] * 3},
@@ -96,7 +96,7 @@ def test_agents_are_named_by_kind_unless_they_have_names() -> None:
     assert [env.action_space(agent).n for agent in env.possible_agents] == [5, 8, 5, 5, 8]
 
 
-def test_without_agents_there_is_one_of_each_kind() -> None:
+def test_default_team_has_one_agent_of_each_kind() -> None:
     assert GridWorldEnvMultiAgent().possible_agents == ["ground_0", "observer_0"]
 
 
@@ -105,7 +105,9 @@ def test_without_agents_there_is_one_of_each_kind() -> None:
     [("small", 10, 250, 3), ("medium", 15, 250, 4), ("large", 20, 500, 5)],
 )
 @pytest.mark.parametrize("parallel", [False, True])
-def test_presets(preset: str, size: int, max_steps: int, num_obstacles: int, parallel: bool) -> None:
+def test_presets_have_their_documented_sizes(
+    preset: str, size: int, max_steps: int, num_obstacles: int, parallel: bool
+) -> None:
     env = make(preset, parallel=parallel)
     env.reset(seed=0)
     assert (env.setup.size, env.setup.max_steps, len(env.world.obstacles)) == (size, max_steps, num_obstacles)
@@ -113,7 +115,7 @@ def test_presets(preset: str, size: int, max_steps: int, num_obstacles: int, par
     assert make(preset, size=30).setup.size == 30
 
 
-def test_an_unknown_preset_is_refused_and_presets_stay_as_they_are() -> None:
+def test_unknown_preset_is_refused_and_presets_are_read_only() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="'small', 'medium', 'large'"):
         make("huge")
     with pytest.raises(TypeError):

@@ -1,4 +1,4 @@
-"""BoxJump: its rules, what its boxes see, what they are paid, and that it is the env that published figures are for."""
+"""BoxJump: its rules, observations and rewards, and its agreement with the env of the published figures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def always(action: int) -> Act:
 
 
 def steps(env: BoxJump, act: Act, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool, bool]]:
-    """An episode: observations before and after each step, rewards, terminated, truncated."""
+    """Play an episode: observations before and after each step, rewards, terminated, truncated."""
     observations, _ = env.reset(seed=seed)
     rng, agents = np.random.default_rng(seed), env.possible_agents
     before = np.stack(list(observations.values()))
@@ -60,7 +60,7 @@ TEAMS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("make", [v0, v1])
 @pytest.mark.parametrize("arguments", TEAMS.values(), ids=TEAMS.keys())
-def test_pettingzoos_own_tests(arguments: dict[str, Any], make: Callable[..., BoxJump]) -> None:
+def test_box_jump_passes_pettingzoos_tests(arguments: dict[str, Any], make: Callable[..., BoxJump]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parallel_api_test(make(max_timestep=40, **arguments), num_cycles=150)
@@ -68,7 +68,7 @@ def test_pettingzoos_own_tests(arguments: dict[str, Any], make: Callable[..., Bo
 
 
 @pytest.mark.parametrize("name", ["BoxJump-v0", "multiverse.envs.box_jump:parallel_env"])
-def test_make_vec_finds_it_and_its_workers_play_the_same_episodes(name: str) -> None:
+def test_make_vec_finds_box_jump_and_workers_play_equal_episodes(name: str) -> None:
     kwargs, rng = {"num_boxes": 3, "max_timestep": 30}, np.random.default_rng(0)
     with mv.make_vec(name, 2, "process", workers=2, env_kwargs=kwargs) as envs:
         single = [parallel_env(**kwargs) for _ in range(2)]
@@ -85,13 +85,13 @@ def _stacked(each: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     return {agent: np.stack([one[agent] for one in each]) for agent in each[0]}
 
 
-def test_the_names_of_the_boxes() -> None:
+def test_boxes_are_named_as_in_the_published_env() -> None:
     assert published().possible_agents == [f"box-{i}" for i in range(1, 9)]
 
 
 # -- it is the env that published figures are for ----------------------------------------------------------------------
-def test_what_the_original_returns() -> None:
-    """Measured there with 8 boxes: nothing .02, always jumping 1.89, random 2.20 ± .26, at most 3.12 in 50 episodes."""
+def test_team_returns_equal_those_of_the_original() -> None:
+    """Original with 8 boxes: no action .02, always jumping 1.89, random 2.20 ± .26, at most 3.12 in 50 episodes."""
     assert team_return(v0(num_boxes=8), always(NOOP)) == pytest.approx(0.02, abs=0.01)
     assert team_return(v0(num_boxes=8), always(JUMP)) == pytest.approx(1.89, abs=0.01)
     found = [team_return(v0(num_boxes=8), drawn, seed) for seed in range(20)]
@@ -99,7 +99,7 @@ def test_what_the_original_returns() -> None:
     assert 0.1 < np.std(found) < 0.5 and max(found) < 3.5
 
 
-def test_an_episode_has_one_step_more_than_it_says_and_the_last_is_worth_nothing() -> None:
+def test_episode_has_one_step_more_than_max_timestep_and_the_last_pays_nothing() -> None:
     episode = list(steps(v0(num_boxes=2, reward_mode="height_sq", max_timestep=400), always(JUMP)))
     assert len(episode) == 401
     assert [truncated for *_, truncated in episode] == [False] * 400 + [True]
@@ -108,7 +108,7 @@ def test_an_episode_has_one_step_more_than_it_says_and_the_last_is_worth_nothing
 
 
 # -- moving ------------------------------------------------------------------------------------------------------------
-def test_a_box_jumps_only_after_ten_calm_steps() -> None:
+def test_box_can_jump_only_after_ten_calm_steps() -> None:
     env = v0(num_boxes=1, random_spacing=0.0)
     heights, can_jump = [], []
     for _, after, *_ in steps(env, always(JUMP)):
@@ -118,17 +118,17 @@ def test_a_box_jumps_only_after_ten_calm_steps() -> None:
     assert can_jump[:9] == [False] * 9 and can_jump[9] and first == 9
     assert max(heights) == pytest.approx(1.89, abs=0.01)
     landed = next(i for i in range(first, len(heights)) if heights[i] < 0.1)
-    assert landed > 40 and not any(can_jump[first + 1 : landed])  # in the air nobody jumps
+    assert landed > 40 and not any(can_jump[first + 1 : landed])  # no jump in the air
 
 
 @pytest.mark.parametrize(("action", "sign"), [(LEFT, -1), (RIGHT, 1)])
-def test_a_box_is_pushed_sideways_up_to_a_speed(action: int, sign: int) -> None:
+def test_sideways_speed_of_a_box_is_limited(action: int, sign: int) -> None:
     speeds = [after[0, VX] * 2 * sign for _, after, *_ in steps(v0(num_boxes=1, max_timestep=60), always(action))]
     assert 2 < max(speeds) < 2.3  # the last push comes at 2, and takes it a little further
     assert min(speeds[20:]) > 1.5
 
 
-def test_fixed_boxes_do_not_turn_and_free_ones_do() -> None:
+def test_only_free_boxes_rotate() -> None:
     for fixed in (True, False):
         turns = [np.abs(after[:, TURNS]).max() for _, after, *_ in steps(v0(num_boxes=8, fixed_rotation=fixed), drawn)]
         assert (max(turns) > 0) != fixed
@@ -144,7 +144,7 @@ def test_version_1_takes_six_longer_physics_steps() -> None:
 
 # -- observations ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("boxes", [1, 2, 5, 16])
-def test_observations_are_what_a_slow_look_at_the_world_finds(boxes: int) -> None:
+def test_observations_equal_a_slow_reference(boxes: int) -> None:
     env = v0(num_boxes=boxes, world_width=24.0, spacing=1.3, max_timestep=150)
     turned = 0
     for _, after, *_ in steps(env, drawn, seed=boxes):
@@ -177,7 +177,7 @@ def _slow_view(env: BoxJump, i: int) -> list[float]:
     return [here.x / width * 2 - 1, shown, speed.x * 0.5, speed.y * 0.125, turns, turning, left, right, above, below]
 
 
-def test_what_can_be_asked_for_comes_after_the_eleven() -> None:
+def test_optional_observations_follow_the_eleven_standard_ones() -> None:
     env = v0(num_boxes=3, agent_one_hot=True, include_highest=True, include_time=True, include_num_boxes=True)
     best = 0.0
     for t, (before, after, *_) in enumerate(steps(env, drawn), 1):
@@ -187,13 +187,13 @@ def test_what_can_be_asked_for_comes_after_the_eleven() -> None:
         assert (after[:, 13:16] == np.eye(3)).all() and (after[:, 16] == 3).all()
 
 
-def test_teams_of_every_size_have_the_same_spaces_unless_boxes_are_numbered() -> None:
+def test_teams_of_every_size_have_equal_spaces_unless_boxes_are_numbered() -> None:
     of = [v0(num_boxes=n, include_highest=True, include_num_boxes=True).observation_space("box-1") for n in (1, 4, 16)]
     assert of[0] == of[1] == of[2]
     assert published(num_boxes=4).observation_space("box-1").shape == (17,)
 
 
-def test_the_state_has_every_boxs_own_and_the_common_once() -> None:
+def test_state_has_the_observations_of_every_box_and_common_values_once() -> None:
     env = v0(num_boxes=3, agent_one_hot=True, include_time=True, include_num_boxes=True)
     for _, after, *_ in steps(env, drawn):
         np.testing.assert_array_equal(env.state(), [*after[:, :11].ravel(), after[0, 11], 3])
@@ -202,8 +202,8 @@ def test_the_state_has_every_boxs_own_and_the_common_once() -> None:
 
 # -- rewards -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("mode", REWARD_MODES)
-def test_rewards_of_every_mode_from_what_the_boxes_see(mode: str) -> None:
-    """Heights before a step, and who is stable in it, are all in the observations."""
+def test_rewards_of_every_mode_equal_a_slow_reference(mode: str) -> None:
+    """The observations contain the heights before a step and which boxes are stable."""
     boxes, most, best = 6, 120, 0.0
     env, paid = v0(num_boxes=boxes, reward_mode=mode, max_timestep=most), 0.0
     for before, after, rewards, _, truncated in steps(env, drawn, seed=1):
@@ -219,7 +219,7 @@ def _share(mode: str, steps: int) -> int:
 
 
 def _slow_rewards(mode: str, heights: np.ndarray, stable: np.ndarray, best: float) -> tuple[np.ndarray, float]:
-    """Times boxes and, but for the modes that pay what is gained, steps."""
+    """Times the number of boxes and, except for the modes that pay the gain, times the steps."""
     if mode == "height_sq":
         return heights**2, best
     if mode == "stable_sum":
@@ -230,7 +230,7 @@ def _slow_rewards(mode: str, heights: np.ndarray, stable: np.ndarray, best: floa
     return np.full(len(heights), max(0.0, top - best)), max(best, top)
 
 
-def test_a_teams_return_is_the_height_it_gained() -> None:
+def test_team_return_is_the_height_gained() -> None:
     for make in (v0, v1):
         env = make(num_boxes=5, fixed_rotation=True)
         assert team_return(env, drawn, seed=3) == pytest.approx(env.world.best, abs=1e-6)
@@ -247,7 +247,7 @@ def test_dense_rewards_of_version_1_are_means_over_the_physics_steps() -> None:
         assert rewards["box-1"] == rewards["box-2"] == pytest.approx(50 * 2 / 2 / 50, rel=1e-5)
 
 
-def test_a_box_that_has_fallen_pays_every_step_and_nothing_ends() -> None:
+def test_fallen_box_pays_a_penalty_each_step_without_ending_the_episode() -> None:
     env = v0(num_boxes=2, world_width=5.0, penalty_fall=20.0, max_timestep=400)
     one_falls: Act = lambda rng, boxes: [NOOP, RIGHT]  # noqa: E731
     fallen = [(before[1, HEIGHT] == -1, rewards) for before, _, rewards, *_ in steps(env, one_falls)]
@@ -266,7 +266,7 @@ def test_version_1_ends_when_a_box_leaves_the_world() -> None:
     assert all((rewards >= 0).all() for _, _, rewards, *_ in others)
 
 
-def test_the_tallest_tower_is_one_that_stood() -> None:
+def test_tallest_tower_counts_only_standing_boxes() -> None:
     env = v0(num_boxes=2, fixed_rotation=True, random_spacing=0.0)
     env.reset(seed=0)
     lower, upper = env.world._bodies
@@ -278,10 +278,10 @@ def test_the_tallest_tower_is_one_that_stood() -> None:
     for _ in range(30):
         env.step(jump)
     assert env.tallest_tower == pytest.approx(1.0, abs=0.05)
-    assert env.world.best > 2.5  # in the air, where nobody stands
+    assert env.world.best > 2.5  # in the air, where no box stands
 
 
-def test_many_episodes_take_no_more_memory_than_one() -> None:
+def test_many_episodes_do_not_grow_memory() -> None:
     env, here = v0(num_boxes=16), psutil.Process()
     for episode in range(1500):
         env.reset(seed=episode)
@@ -307,12 +307,12 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("said", "arguments"), REFUSED.items(), ids=REFUSED.keys())
-def test_arguments_that_make_no_world(said: str, arguments: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(said: str, arguments: dict[str, Any]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         v0(**arguments)
 
 
-def test_a_refused_step_leaves_no_trace() -> None:
+def test_refused_step_changes_nothing() -> None:
     env, other = v0(num_boxes=2), v0(num_boxes=2)
     with pytest.raises(mv.errors.InvalidRequest, match="before the first reset"):
         env.step({})
@@ -323,7 +323,7 @@ def test_a_refused_step_leaves_no_trace() -> None:
     assert_same(env.step({"box-1": 1, "box-2": 2})[0], other.step({"box-1": 1, "box-2": 2})[0])
 
 
-def test_without_box2d_there_is_a_plain_word() -> None:
+def test_missing_box2d_is_reported_with_the_install_command() -> None:
     program = (
         "import sys; sys.modules['Box2D'] = None\n"
         "import multiverse as mv\n"
@@ -341,7 +341,7 @@ def no_screen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("boxes", "height"), [(1, 320), (8, 384), (16, 640)])
-def test_a_picture_has_room_for_a_tower_of_all_boxes_and_needs_no_window(boxes: int, height: int) -> None:
+def test_image_height_fits_a_tower_of_all_boxes_without_a_window(boxes: int, height: int) -> None:
     import pygame
 
     env = v0(num_boxes=boxes, render_mode="rgb_array")
@@ -351,7 +351,7 @@ def test_a_picture_has_room_for_a_tower_of_all_boxes_and_needs_no_window(boxes: 
     assert not pygame.display.get_init()
 
 
-def test_a_picture_shows_every_box_where_it_is() -> None:
+def test_image_shows_every_box_at_its_position() -> None:
     env = v0(num_boxes=3, render_mode="rgb_array", random_spacing=0.0)
     env.reset(seed=0)
     first = env.render()
@@ -368,7 +368,7 @@ def test_a_picture_shows_every_box_where_it_is() -> None:
     assert up > 20 and np.abs(jumped[320 - 64 - 4 - up, 432].astype(int) - chins[0]).max() < 12
 
 
-def test_a_window_follows_by_itself_and_can_be_closed_twice(no_screen: None) -> None:
+def test_window_updates_with_each_step_and_can_be_closed_twice(no_screen: None) -> None:
     import pygame
 
     env = v0(num_boxes=2, render_mode="human", physics_timestep_multiplier=0.05)  # 800 frames a second
@@ -382,5 +382,5 @@ def test_a_window_follows_by_itself_and_can_be_closed_twice(no_screen: None) -> 
     assert not pygame.display.get_init()
 
 
-def test_frames_per_second_are_the_worlds_own() -> None:
+def test_render_fps_match_the_physics() -> None:
     assert (v0().metadata["render_fps"], v1().metadata["render_fps"]) == (40, 3)

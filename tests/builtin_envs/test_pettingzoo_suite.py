@@ -25,7 +25,7 @@ EXPECTED = (
     "Observation space for each agent probably should be",
     "Agents have different observation space sizes",
 )
-"""What api_test says of every env with Dict observations that differ between agents."""
+"""Warnings of api_test about every env with Dict observations that differ between agents."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,28 +42,28 @@ def arguments(request: pytest.FixtureRequest) -> dict[str, Any]:
     return dict(request.param)
 
 
-def test_turn_based(arguments: dict[str, Any]) -> None:
+def test_turn_based_env_passes_pettingzoos_api_test(arguments: dict[str, Any]) -> None:
     api_test(make(**arguments), num_cycles=300)
 
 
-def test_turn_based_seeds(arguments: dict[str, Any]) -> None:
+def test_turn_based_env_passes_pettingzoos_seed_test(arguments: dict[str, Any]) -> None:
     seed_test(partial(make, **arguments), num_cycles=300)
 
 
-def test_parallel(arguments: dict[str, Any]) -> None:
+def test_parallel_env_passes_pettingzoos_api_test(arguments: dict[str, Any]) -> None:
     parallel_api_test(make(parallel=True, **arguments), num_cycles=300)
 
 
-def test_parallel_seeds(arguments: dict[str, Any]) -> None:
+def test_parallel_env_passes_pettingzoos_seed_test(arguments: dict[str, Any]) -> None:
     parallel_seed_test(partial(make, parallel=True, **arguments), num_cycles=300)
 
 
-def test_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_passes_pettingzoos_render_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setitem(GridWorldEnvMultiAgent.metadata, "render_fps", 0)  # no waiting between frames
     render_test(GridWorldEnvMultiAgent)
 
 
-def test_pettingzoos_conversions_accept_it_both_ways() -> None:
+def test_pettingzoos_conversions_work_in_both_directions() -> None:
     parallel_api_test(aec_to_parallel(make("small")), num_cycles=300)
     api_test(parallel_to_aec(make("small", parallel=True)), num_cycles=300)

@@ -1,4 +1,4 @@
-"""Pictures of the grid world, in arrays and in a window that is not there."""
+"""Rendering of the grid world: as arrays, and in a window without a screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pixel(image: np.ndarray, x: int, y: int, across: float = 0.5, down: float = 
     return tuple(image[int((y + down) * cell), int((x + across) * cell)].tolist())
 
 
-def test_everything_is_drawn_where_it_is() -> None:
+def test_everything_is_drawn_at_its_position() -> None:
     agents = [{**GROUND, "color": GREEN}, {**OBSERVER, "color": BLUE}]
     target = {"color": RED, "movement_speed": 0.0}
     env = arranged(agents, [(1, 2), (7, 8)], (5, 3), [(9, 0)], size=10, target_config=target, render_mode="rgb_array")
@@ -43,7 +43,7 @@ def test_everything_is_drawn_where_it_is() -> None:
     assert pixel(image, 4, 9) == FLOOR
 
 
-def test_an_image_shows_the_next_step_and_is_the_callers_own() -> None:
+def test_image_shows_the_next_step_and_is_a_copy() -> None:
     env = arranged([{**GROUND, "color": GREEN}], [(1, 2)], size=10, render_mode="rgb_array")
     first = env.render()
     kept = first.copy()
@@ -52,7 +52,7 @@ def test_an_image_shows_the_next_step_and_is_the_callers_own() -> None:
     assert np.array_equal(first, kept)
 
 
-def test_altitude_shows() -> None:
+def test_altitude_changes_the_image() -> None:
     env = arranged([OBSERVER], [(4, 4)], size=10, render_mode="rgb_array")
     images = []
     for altitude in (1, 2, 3):
@@ -62,7 +62,7 @@ def test_altitude_shows() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 7, 20, 200])
-def test_any_size_can_be_drawn(size: int) -> None:
+def test_worlds_of_every_size_can_be_drawn(size: int) -> None:
     env = make(size=size, num_obstacles=1, render_mode="rgb_array", agents=[{}], parallel=True)
     env.reset(seed=0)
     image = env.render()
@@ -70,7 +70,7 @@ def test_any_size_can_be_drawn(size: int) -> None:
 
 
 @pytest.mark.parametrize("made", [GridWorldEnvMultiAgent, GridWorldParallel])
-def test_a_window_follows_by_itself_and_can_be_closed_twice(made: type, no_screen: None) -> None:
+def test_window_updates_with_each_step_and_can_be_closed_twice(made: type, no_screen: None) -> None:
     import pygame
 
     env = made(render_mode="human")
@@ -90,7 +90,7 @@ def test_a_window_follows_by_itself_and_can_be_closed_twice(made: type, no_scree
     env.close()
 
 
-def test_without_a_render_mode_nothing_is_drawn_and_it_says_so() -> None:
+def test_render_without_a_render_mode_warns_and_returns_none() -> None:
     env = make()
     env.reset(seed=0)
     with warnings.catch_warnings(record=True) as said:
@@ -99,15 +99,15 @@ def test_without_a_render_mode_nothing_is_drawn_and_it_says_so() -> None:
     assert "render_mode" in str(said[0].message)
 
 
-def test_before_the_first_reset_there_is_nothing_to_draw() -> None:
+def test_render_before_the_first_reset_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="before the first reset"):
         make(render_mode="rgb_array").render()
 
 
-def test_without_pygame_there_is_a_plain_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pygame_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pygame", None)
     env = make(render_mode="rgb_array")
-    env.reset(seed=0)  # all but drawing works
+    env.reset(seed=0)  # everything but rendering works
     env.step(0)
     with pytest.raises(ImportError, match=r"pip install 'multiverse\[pettingzoo\]'"):
         env.render()

@@ -1,4 +1,4 @@
-"""How the target moves, and that it can always be reached."""
+"""Movement of the target, which can always be reached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def target_of(env: GridWorldEnvMultiAgent) -> Cell:
 
 
 def walk(env: GridWorldEnvMultiAgent, steps: int) -> list[Cell]:
-    """Where the target is after each step of agents that stay."""
+    """Return the cell of the target after each step of agents that stay."""
     cells = [target_of(env)]
     for _ in range(steps):
         acted(env, *[STAY] * len(env.agents))
@@ -36,13 +36,13 @@ def moving(speed: float = 1.0, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("config", "speed"), [({}, 0.3), ({"movement_speed": 0.8}, 0.8), ({"movement_speed": 0}, 0)])
-def test_the_target_moves_as_often_as_its_speed_says(config: dict[str, float], speed: float) -> None:
+def test_target_moves_as_often_as_its_speed_says(config: dict[str, float], speed: float) -> None:
     env = arranged([GROUND], [(0, 0)], target=(5, 5), target_config=config, max_steps=5000)
     moved = [move != (0, 0) for move in moves(walk(env, 4000))]
     assert abs(np.mean(moved) - speed) < 0.03
 
 
-def test_it_moves_once_in_a_step_however_many_agents_there_are() -> None:
+def test_target_moves_once_per_step_of_all_agents() -> None:
     env = arranged([GROUND] * 3, [(0, 0), (0, 1), (0, 2)], target=(5, 5), target_config=moving())
     acted(env, STAY, STAY)
     assert target_of(env) == (5, 5)
@@ -50,7 +50,7 @@ def test_it_moves_once_in_a_step_however_many_agents_there_are() -> None:
     assert target_of(env) != (5, 5)
 
 
-def test_it_goes_one_cell_in_each_direction_equally_often() -> None:
+def test_target_moves_in_each_direction_equally_often() -> None:
     env = arranged([GROUND], [(0, 0)], target=(15, 15), target_config=moving(), size=31, max_steps=5000)
     counts = Counter()
     for _ in range(400):  # in the open: from the middle each time
@@ -62,7 +62,7 @@ def test_it_goes_one_cell_in_each_direction_equally_often() -> None:
     assert min(counts.values()) > 150
 
 
-def test_it_stays_on_free_cells_of_the_grid() -> None:
+def test_target_stays_on_free_cells_of_the_grid() -> None:
     obstacles = [(2, 2), (3, 2), (0, 3)]
     env = arranged(
         [GROUND], [(1, 1)], target=(3, 3), obstacles=obstacles, target_config=moving(), size=4, max_steps=999
@@ -71,18 +71,18 @@ def test_it_stays_on_free_cells_of_the_grid() -> None:
     assert visited == {(x, y) for x in range(4) for y in range(4)} - {*obstacles, (1, 1)}
 
 
-def test_it_cannot_move_when_everything_around_is_taken() -> None:
+def test_surrounded_target_does_not_move() -> None:
     env = arranged([GROUND, GROUND], [(1, 0), (0, 1)], target=(0, 0), target_config=moving(), max_steps=99)
     assert set(walk(env, 50)) == {(0, 0)}
 
 
-def test_it_is_still_when_it_has_been_reached() -> None:
+def test_reached_target_does_not_move() -> None:
     env = arranged([GROUND], [(4, 4)], target=(5, 4), target_config=moving())
     acted(env, RIGHT)
     assert target_of(env) == (5, 4)
 
 
-def test_a_smooth_target_keeps_its_heading_until_something_is_in_the_way() -> None:
+def test_smooth_target_keeps_its_heading_until_it_is_blocked() -> None:
     config = moving(smooth_movement=True)
     env = arranged([GROUND], [(0, 0)], target=(5, 5), target_config=config, size=11, max_steps=999)
     cells = walk(env, 300)
@@ -93,7 +93,7 @@ def test_a_smooth_target_keeps_its_heading_until_something_is_in_the_way() -> No
             assert ahead == (0, 0) or not all(0 <= part < 11 for part in ahead)
 
 
-def test_a_longer_range_is_a_longer_way_in_one_move() -> None:
+def test_movement_range_is_the_distance_of_one_move() -> None:
     config = moving(movement_range=3)
     env = arranged([GROUND], [(0, 0)], target=(15, 15), target_config=config, size=31)
     assert {abs(dx) + abs(dy) for dx, dy in moves(walk(env, 2))} == {3}
@@ -101,7 +101,7 @@ def test_a_longer_range_is_a_longer_way_in_one_move() -> None:
     assert {abs(dx) + abs(dy) for dx, dy in moves(walk(env, 20))} <= {1, 2}  # the edge stops it
 
 
-def test_it_starts_where_it_is_told_to() -> None:
+def test_target_starts_at_the_given_position() -> None:
     env = GridWorldEnvMultiAgent(
         size=3, target_config={"initial_position": (2, 1)}, enable_obstacles=True, num_obstacles=6
     )
@@ -124,7 +124,7 @@ def reachable(start: Cell, size: int, obstacles: set[Cell]) -> set[Cell]:
 
 
 @pytest.mark.parametrize(("size", "num_obstacles"), [(10, 3), (5, 12), (6, 30), (2, 1), (3, 6)])
-def test_obstacles_are_as_many_as_asked_for_and_cut_nothing_off(size: int, num_obstacles: int) -> None:
+def test_obstacles_have_the_given_number_and_enclose_no_cell(size: int, num_obstacles: int) -> None:
     env = GridWorldEnvMultiAgent(size=size, enable_obstacles=True, num_obstacles=num_obstacles)
     for seed in range(40):
         env.reset(seed=seed)
@@ -133,7 +133,7 @@ def test_obstacles_are_as_many_as_asked_for_and_cut_nothing_off(size: int, num_o
         assert len(reachable(target_of(env), size, obstacles)) == size**2 - num_obstacles
 
 
-def test_nobody_starts_on_anybody_else() -> None:
+def test_all_agents_obstacles_and_the_target_start_on_different_cells() -> None:
     env = GridWorldEnvMultiAgent(size=4, agents=[GROUND] * 9, enable_obstacles=True, num_obstacles=6)
     for seed in range(40):
         env.reset(seed=seed)
@@ -141,7 +141,7 @@ def test_nobody_starts_on_anybody_else() -> None:
         assert len({*cells, target_of(env), *env.world.obstacles}) == 16
 
 
-def test_every_cell_can_be_a_start() -> None:
+def test_every_cell_can_be_a_start_cell() -> None:
     env = GridWorldEnvMultiAgent(size=3, agents=[GROUND], enable_obstacles=True, num_obstacles=1)
     seen: list[set[Cell]] = [set(), set(), set()]
     for seed in range(300):

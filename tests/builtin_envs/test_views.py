@@ -1,4 +1,4 @@
-"""What agents see: the codes, the size of the view by altitude, masking, and what is overlooked from above."""
+"""Views of agents: the codes, the size by altitude, masking, and detection from above."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def view(env: GridWorldEnvMultiAgent, agent: str) -> np.ndarray:
     return env.observe(agent)["obstacles_fov"]
 
 
-def test_every_code_is_where_its_thing_is() -> None:
+def test_every_code_is_at_the_cell_of_its_object() -> None:
     env = arranged([GROUND, GROUND], [(1, 4), (2, 3)], target=(3, 5), obstacles=[(1, 3), (0, 6)])
     assert view(env, "ground_0").tolist() == [
         [1, 0, 0, 0, 0],
@@ -25,7 +25,7 @@ def test_every_code_is_where_its_thing_is() -> None:
 
 
 @pytest.mark.parametrize("fov_size", [1, 3, 5, 7])
-def test_a_ground_agents_view_has_the_size_asked_for(fov_size: int) -> None:
+def test_view_of_a_ground_agent_has_the_given_size(fov_size: int) -> None:
     env = arranged([{"fov_size": fov_size}], [(8, 8)])
     space = env.observation_space("ground_0")
     assert view(env, "ground_0").shape == (fov_size, fov_size)
@@ -34,7 +34,7 @@ def test_a_ground_agents_view_has_the_size_asked_for(fov_size: int) -> None:
 
 
 @pytest.mark.parametrize(("altitude", "side"), [(1, 3), (2, 5), (3, 7)])
-def test_an_observer_sees_more_from_higher_up_and_the_rest_is_masked(altitude: int, side: int) -> None:
+def test_view_of_an_observer_grows_with_altitude_and_the_rest_is_masked(altitude: int, side: int) -> None:
     env = arranged([OBSERVER], [(4, 4)], altitudes=[altitude])
     seen = view(env, "observer_0")
     ring = (7 - side) // 2
@@ -44,10 +44,10 @@ def test_an_observer_sees_more_from_higher_up_and_the_rest_is_masked(altitude: i
     assert np.count_nonzero(seen == -10) == 49 - side**2
 
 
-def test_masked_cells_show_nothing_of_what_is_there() -> None:
+def test_masked_cells_reveal_nothing() -> None:
     env = arranged([OBSERVER, GROUND], [(0, 0), (2, 2)], target=(3, 0), obstacles=[(0, 2)])
     low = view(env, "observer_0")
-    assert set(np.unique(low)) == {-10, 0, 1}  # 1: outside the grid
+    assert set(np.unique(low)) == {-10, 0, 1}  # code 1: outside the grid
     acted(env, HIGHER, STAY)
     assert view(env, "observer_0")[5, 5] == 2
     assert view(env, "observer_0")[5, 3] == 1
@@ -63,21 +63,21 @@ def test_outside_the_grid_is_coded_like_an_obstacle() -> None:
     assert (seen[3:, 3:] == 0).all()
 
 
-def test_its_own_cell_shows_what_is_below() -> None:
+def test_own_cell_shows_what_is_below() -> None:
     env = arranged([OBSERVER], [(4, 4)], obstacles=[(4, 4)], altitudes=[2])
     assert view(env, "observer_0")[3, 3] == 1
     env = arranged([GROUND], [(4, 4)])
     assert view(env, "ground_0")[2, 2] == 0
 
 
-def test_everybody_sees_who_stands_on_the_target_as_the_target() -> None:
+def test_agent_on_the_target_is_shown_as_the_target() -> None:
     env = arranged([GROUND, GROUND], [(4, 4), (5, 5)], target=(5, 4))
     acted(env, RIGHT)
     assert view(env, "ground_0")[2, 2] == 3
     assert view(env, "ground_1")[1, 2] == 3
 
 
-def test_an_observer_that_overlooks_the_target_still_sees_who_has_reached_it() -> None:
+def test_agent_on_the_target_is_shown_as_an_agent_if_the_target_is_not_detected() -> None:
     env = arranged([GROUND, OBSERVER], [(4, 4), (5, 6)], target=(5, 4), altitudes=[1, 3])
     acted(env, RIGHT)
     env.world.bodies[1].glance = 0.99
@@ -85,7 +85,7 @@ def test_an_observer_that_overlooks_the_target_still_sees_who_has_reached_it() -
 
 
 @pytest.mark.parametrize(("altitude", "probability"), [(1, 1.0), (2, 0.66), (3, 0.33)])
-def test_a_target_in_view_is_noticed_as_often_as_its_altitude_says(altitude: int, probability: float) -> None:
+def test_target_in_view_is_detected_with_the_probability_of_the_altitude(altitude: int, probability: float) -> None:
     env = arranged([OBSERVER], [(4, 4)], target=(5, 4), altitudes=[altitude], max_steps=5000)
     noticed = []
     for _ in range(4000):
@@ -94,7 +94,7 @@ def test_a_target_in_view_is_noticed_as_often_as_its_altitude_says(altitude: int
     assert abs(np.mean(noticed) - probability) < 0.03
 
 
-def test_what_is_overlooked_looks_empty_and_looking_again_does_not_help() -> None:
+def test_undetected_target_looks_empty_on_every_look_of_a_step() -> None:
     env = arranged([OBSERVER], [(4, 4)], target=(5, 4), altitudes=[3], max_steps=5000)
     for _ in range(50):
         acted(env, STAY)
@@ -103,14 +103,14 @@ def test_what_is_overlooked_looks_empty_and_looking_again_does_not_help() -> Non
         assert len(set(looks)) == 1
 
 
-def test_a_ground_agent_overlooks_nothing() -> None:
+def test_ground_agent_always_detects_the_target_in_view() -> None:
     env = arranged([GROUND], [(4, 4)], target=(6, 6))
     for _ in range(50):
         acted(env, STAY)
         assert view(env, "ground_0")[4, 4] == 3
 
 
-def test_own_detection_probabilities_and_views() -> None:
+def test_detection_probabilities_and_view_sizes_can_be_configured() -> None:
     agent = {"fov_base_size": 5, "max_altitude": 2, "target_detection_probs": [0.0, 1.0]}
     env = arranged([agent], [(4, 4)], target=(6, 6))
     assert view(env, "observer_0").shape == (7, 7)
@@ -119,7 +119,7 @@ def test_own_detection_probabilities_and_views() -> None:
     assert view(env, "observer_0")[5, 5] == 3
 
 
-def test_the_targets_coordinates_are_shown_to_whom_they_should_be() -> None:
+def test_target_coordinates_are_shown_only_to_agents_configured_for_it() -> None:
     env = arranged([GROUND], [(0, 0)], target=(7, 3), show_target_coords=True)
     assert env.observe("ground_0")["target"].tolist() == [7, 3]
     env = arranged([GROUND, {**OBSERVER, "show_target_coords": True}], [(0, 0), (1, 1)], target=(7, 3))
@@ -128,7 +128,7 @@ def test_the_targets_coordinates_are_shown_to_whom_they_should_be() -> None:
     assert all(env.observe(agent) in env.observation_space(agent) for agent in env.agents)
 
 
-def test_without_a_target_there_is_none_to_see() -> None:
+def test_env_without_target_shows_none() -> None:
     env = GridWorldEnvMultiAgent(no_target=True, size=3)
     env.reset(seed=0)
     for _ in range(100):
@@ -136,7 +136,7 @@ def test_without_a_target_there_is_none_to_see() -> None:
         assert all(3 not in view(env, agent) for agent in env.agents)
 
 
-def test_observations_are_the_callers_own() -> None:
+def test_observations_are_copies() -> None:
     env = arranged([GROUND], [(4, 4)], target=(5, 4), show_target_coords=True)
     first = env.observe("ground_0")
     kept = {key: value.copy() for key, value in first.items()}

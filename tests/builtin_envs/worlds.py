@@ -1,4 +1,4 @@
-"""Grid worlds in which everything stands where a test wants it."""
+"""Grid worlds with agents, obstacles and target at given cells."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def arranged(
     altitudes: Sequence[int] | None = None,
     **arguments: Any,
 ) -> GridWorldEnvMultiAgent:
-    """A turn-based env after its reset, with its agents on these cells; without a target cell there is none."""
+    """A turn-based env after its reset, with its agents on these cells; without `target` there is none."""
     arguments = {"size": 9, "target_config": STANDING, "no_target": target is None, **arguments}
     env = GridWorldEnvMultiAgent(agents=list(agents), **arguments)
     env.reset(seed=0)
@@ -53,7 +53,7 @@ def cells_of(env: GridWorldEnvMultiAgent | GridWorldParallel) -> list[Cell]:
 
 
 def acted(env: GridWorldEnvMultiAgent, *actions: int) -> list[float]:
-    """Lets the agents act one after the other; the rewards of each."""
+    """Let the agents act one after the other; return the reward of each."""
     rewards = []
     for action in actions:
         agent = env.agent_selection

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures of the tests of commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory of its own: runs/ appears there."""
+    """Change to an empty directory, in which runs/ is created."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""An env that prints: in Python, and straight to its descriptor as native code does. For tests of what is printed."""
+"""An env for tests of printed text: it prints from Python, and directly to its descriptor as native code does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ print("loud: imported")
 
 
 class Loud(Walk):
-    """Where `dies_once` names a file, the process of one of them is killed, once."""
+    """Env that prints; if `dies_once` names a file, the process of one of its instances is killed once."""
 
     def __init__(self, dies_once: str | None = None) -> None:
         super().__init__()
@@ -31,12 +31,12 @@ class Loud(Walk):
         return super().reset(**kwargs)
 
     def close(self) -> None:
-        print("loud: closed \udc80", file=sys.stderr)  # a letter that no encoding has
+        print("loud: closed \udc80", file=sys.stderr)  # a character that cannot be encoded
         super().close()
 
 
 class Complaining(Walk):
-    """On standard error, in letters that no encoding has."""
+    """Env that writes characters that cannot be encoded to standard error."""
 
     def reset(self, **kwargs: Any) -> Any:
         print("loud: complaint \udc80", file=sys.stderr)

@@ -17,13 +17,13 @@ QUICK = ["--seconds", "0.02", "--rounds", "2"]
 
 
 def thread_shy() -> Any:
-    """Builds an env anywhere but in a worker thread."""
+    """Build an env, except in a worker thread."""
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("not in a thread")
     return gym.make("CartPole-v1")
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_a_table_row_per_executor(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(["bench", "CartPole-v1", "--num-envs", "2", "3", "--executors", "serial", "hybrid", "auto", *QUICK]) == 0
     )
@@ -48,7 +48,7 @@ def test_progress_has_a_line_for_every_round(capsys: pytest.CaptureFixture[str])
     assert "round 1 of 2" in lines[0] and "round 2 of 2" in lines[1]
 
 
-def test_json_is_all_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_whole_output(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--num-envs", "4", "--executors", "process", "thread", "--workers", "1", "--env-kwargs", '{"g": 9.8}']
     assert main(["bench", "Pendulum-v1", *arguments, "--json", *QUICK]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -62,7 +62,7 @@ def test_json_is_all_of_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(process["steps_per_s_by_round"]) == len(found["machine_limit_by_round"]) == 2
 
 
-def test_the_documents_table_has_its_six_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parallelism_table_has_its_six_rows(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["CartPole-v1", "--num-envs", "2", "--executors", "serial", "--parallelism", "--workers", "1", *QUICK]
     assert main(["bench", *words]) == 0
     out = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_the_documents_table_has_its_six_rows(capsys: pytest.CaptureFixture[str]
     assert (found["simulated"]["rows"], found["advice"][:4]) == (2, "Use ")
 
 
-def test_it_says_which_parallelism_to_use_and_what_is_not_there() -> None:
+def test_parallelism_advice_names_an_executor_and_what_is_missing() -> None:
     slow = Side(100.0, 1.0, 3.0, 0, 0.1, None, 8)
     fast = Side(170.0, 1.9, 23.0, 2, 0.4, None, 4)
     both = Parallelism(slow, fast, {"gpus": 4, "device": "A", "act_us": [9.0, 8.0]})
@@ -93,7 +93,7 @@ def test_it_says_which_parallelism_to_use_and_what_is_not_there() -> None:
     assert ("GPU usage", "torch is not installed", "torch is not installed") in other.rows()
 
 
-def test_an_executor_that_fails_is_shown_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failing_executor_is_shown_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [f"{__name__}:thread_shy", "--num-envs", "2", "--executors", "thread", "serial", *QUICK]
     assert main(["bench", *arguments]) == 1
     out = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_an_executor_that_fails_is_shown_beside_the_others(capsys: pytest.Captur
         (["CartPole-v1", "--rounds", "-1"], "--rounds -1"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_in_one_line(
+def test_invalid_request_is_refused_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *arguments]) == 2
@@ -129,7 +129,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     assert line.startswith("multiverse bench: ") and said in line
 
 
-def test_an_env_of_ones_own_is_found_where_one_stands(
+def test_env_in_the_working_directory_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = "import gymnasium\n\ndef make(pole=0.5):\n    return gymnasium.make('CartPole-v1')\n"
@@ -141,7 +141,7 @@ def test_an_env_of_ones_own_is_found_where_one_stands(
 
 
 @pytest.mark.parametrize("env", ["mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"])
-def test_envs_with_several_agents(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_multi_agent_envs_are_measured(env: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", env, "--num-envs", "2", "--executors", "serial", "process", "--json", *QUICK]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["plain_loop_steps_per_s"] > 0 and found["machine_limit_steps_per_s"] > 0

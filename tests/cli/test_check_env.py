@@ -18,7 +18,7 @@ ENVS = "tests.env_checker.broken_envs"
 QUICK = ["--steps", "50"]
 
 
-def test_a_healthy_env_gets_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_env_exits_with_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "CartPole-v1", *QUICK]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[-1] == "CartPole-v1: 0 errors, 0 warnings, 1 info"
@@ -26,7 +26,7 @@ def test_a_healthy_env_gets_code_0(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(progress) == len(CHECKS) and progress[0] == "[1/12] checking: building and closing"
 
 
-def test_errors_get_code_1_and_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_exit_with_code_1_and_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", f"{ENVS}:StepRaises", "--seed", "4", *QUICK]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "error  step-raises"
@@ -37,14 +37,14 @@ def test_errors_get_code_1_and_say_what_to_do(capsys: pytest.CaptureFixture[str]
     assert lines[-1] == f"{ENVS}:StepRaises: 1 error, 0 warnings, 0 info; 8 checks not done"
 
 
-def test_strict_makes_warnings_fail(capsys: pytest.CaptureFixture[str]) -> None:
+def test_strict_flag_makes_warnings_fail(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["check-env", f"{ENVS}:ReusesInfo", *QUICK]
     assert main(arguments) == 0
     assert "warning  info-reused" in capsys.readouterr().out
     assert main([*arguments, "--strict"]) == 1
 
 
-def test_json_is_all_of_the_output(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_whole_output(capfd: pytest.CaptureFixture[str]) -> None:
     arguments = [f"{ENVS}:OddReward", "--env-kwargs", '{"odd": null}', "--json", *QUICK]
     assert main(["check-env", *arguments]) == 1
     found = json.loads(capfd.readouterr().out)
@@ -66,7 +66,7 @@ def test_json_is_all_of_the_output(capfd: pytest.CaptureFixture[str]) -> None:
         (["CartPole-v1", "--seed", "-1"], "seed=-1"),
     ],
 )
-def test_what_cannot_be_checked_is_refused_in_one_line(
+def test_invalid_request_is_refused_in_one_line(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check-env", *arguments]) == 2
@@ -75,13 +75,13 @@ def test_what_cannot_be_checked_is_refused_in_one_line(
     assert captured.out == "" and line.startswith("multiverse check-env: ") and said in line
 
 
-def test_arguments_that_the_env_does_not_take_are_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_the_env_does_not_accept_are_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", "CartPole-v1", "--env-kwargs", '{"no_such": 1}']) == 1
     out = capsys.readouterr().out
     assert "error  build-failed" in out and "no_such" in out
 
 
-def test_an_env_of_ones_own_is_found_where_one_stands(
+def test_env_in_the_working_directory_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "checked_env_of_ones_own.py").write_text(
@@ -92,7 +92,7 @@ def test_an_env_of_ones_own_is_found_where_one_stands(
     assert "between two walls" in capsys.readouterr().out
 
 
-def test_ctrl_c_in_the_middle_of_a_hang_ends_everything_quietly() -> None:
+def test_ctrl_c_during_a_hang_exits_without_output() -> None:
     command = [sys.executable, "-m", "multiverse.cli", "check-env", f"{ENVS}:Hangs"]
     root = Path(__file__).parents[2]
     process = subprocess.Popen(
@@ -107,7 +107,7 @@ def test_ctrl_c_in_the_middle_of_a_hang_ends_everything_quietly() -> None:
 
 
 @pytest.mark.parametrize("env", ["mpe2.simple_spread_v3:parallel_env", "pettingzoo.classic.connect_four_v3:env"])
-def test_envs_of_pettingzoo_are_checked_agent_by_agent(env: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pettingzoo_envs_are_checked_agent_by_agent(env: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", env, *QUICK, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert {finding["severity"] for finding in report["findings"]} == {"info"}

@@ -1,4 +1,4 @@
-"""Comparing: ratios within rounds, medians over them, and nobody keeps another from its turn."""
+"""Comparisons: ratios within rounds, medians over them, and a failing contender does not stop the others."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_ratios_are_taken_within_a_round_before_the_median() -> None:
 
 
 @pytest.mark.parametrize(("waited_share", "busy"), [(0.01, False), (0.5, True), (None, False)])
-def test_a_busy_machine_is_noticed(waited_share: float | None, busy: bool) -> None:
+def test_busy_machine_is_noticed(waited_share: float | None, busy: bool) -> None:
     assert comparison_of(Round(200.0, 100.0, waited_share)).machine_is_busy is busy
 
 
-def test_who_fails_does_not_keep_others_from_their_turn() -> None:
+def test_failing_contender_does_not_stop_the_others() -> None:
     reports: list[str] = []
     contenders: dict[str, Any] = {
         "bad": lambda: mv.make_vec(Raises, 2, "serial"),

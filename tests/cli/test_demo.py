@@ -1,4 +1,4 @@
-"""`multiverse demo`: it learns; then everybody beside everybody, and what to type next."""
+"""`multiverse demo`: it learns, compares executors and suggests the next commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "_train", lambda seed: True)
 
 
-def test_it_learns_to_balance_and_says_so(
+def test_demo_learns_to_balance_and_draws_its_learning_curve(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "_compare", lambda options: None)
@@ -36,22 +36,26 @@ def test_it_learns_to_balance_and_says_so(
     assert f"Learning curve:\n{run}/plot.png\n" in out and (run / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_it_says_how_to_come_by_the_curve(
+def test_missing_matplotlib_is_reported_with_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     demo._plot(Path("runs/a"))
-    told = "To plot the learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
-    assert capsys.readouterr().out == told
+    message = "To plot the learning curve: pip install 'multiverse[plot]', then multiverse plot runs/a\n"
+    assert capsys.readouterr().out == message
 
 
-def test_less_than_promised_is_code_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_that_learns_too_little_exits_with_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(demo, "_train", lambda seed: False)
     monkeypatch.setattr(demo, "_compare", lambda options: None)
     assert main(["demo"]) == 1
 
 
-def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_compares_executors_and_suggests_next_commands(
+    no_training: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(QUICK) == 0
     captured = capsys.readouterr()
     for name in (
@@ -73,14 +77,14 @@ def test_demo_compares_and_says_what_is_next(no_training: None, capsys: pytest.C
     assert captured.err.count("round 1 of 1") == 1
 
 
-def test_what_is_next_really_works() -> None:
+def test_suggested_code_works() -> None:
     names: dict[str, Any] = {}
     exec("\n".join(line[14:] for line in demo.WHAT_NEXT.splitlines()[:3]), names)
     assert names["observations"].shape == (demo.NUM_ENVS, 4)
     names["envs"].close()
 
 
-def test_our_own_failure_is_one_line(
+def test_failure_of_multiverse_is_reported_in_one_line(
     no_training: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: Any) -> Any:
@@ -91,7 +95,7 @@ def test_our_own_failure_is_one_line(
     assert capsys.readouterr().err.endswith("multiverse demo: not here\n")
 
 
-def test_ctrl_c_while_gymnasiums_workers_start_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_gymnasiums_workers_start_is_raised_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[bool] = []
 
     class Envs:
@@ -109,6 +113,6 @@ def test_ctrl_c_while_gymnasiums_workers_start_is_not_lost(monkeypatch: pytest.M
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_rounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--rounds", "0"]) == 2
     assert capsys.readouterr().err == "multiverse demo: --rounds 0: must be greater than 0\n"

@@ -1,4 +1,4 @@
-"""How `multiverse train` is followed: a display on a terminal, lines in a pipe, JSON, or nothing."""
+"""Progress of `multiverse train`: a display on a terminal, lines in a pipe, JSON, or nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
 # -- for programs ------------------------------------------------------------------------------------------------
-def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_prints_only_the_run_directory(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("a"), "--quiet") == 0
     assert capsys.readouterr().out == "a\n"
     assert main(["resume", "a", "--env-steps", "512", "--quiet"]) == 0
@@ -58,7 +58,7 @@ def test_quiet_prints_the_runs_directory_and_nothing_else(elsewhere: Path, capsy
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_json_of_several_seeds_is_that_of_each_with_its_seed_and_an_end_of_all(
+def test_json_of_several_seeds_has_the_seed_in_each_line_and_one_end_event(
     cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.training.side_by_side.usable_cores", lambda: cores)
@@ -72,32 +72,34 @@ def test_json_of_several_seeds_is_that_of_each_with_its_seed_and_an_end_of_all(
 
 @pytest.mark.parametrize("cores", [1, 2])
 @pytest.mark.parametrize("seeds", ["1", "2"])
-def test_json_ends_with_an_error_where_a_run_fails(
+def test_json_of_a_failed_run_ends_with_an_error_event(
     seeds: str, cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.training.side_by_side.usable_cores", lambda: cores)
     words = ["--json", "--seeds", seeds, "--on-failure", "raise", "--evaluation-opponent", "random"]
     assert train(Path("a"), *words) == 2
     out, error = capsys.readouterr()
-    told = [json.loads(line) for line in out.splitlines()]
-    assert told[-1]["event"] == "error" and told[-1]["run"] in ("a", None) and "has one agent" in told[-1]["error"]
-    assert error.splitlines()[-1] == f"multiverse train: {told[-1]['error']}"
-    assert seeds == "1" or (told[0]["event"], told[0]["seed"] in (0, 1)) == ("error", True)
+    events = [json.loads(line) for line in out.splitlines()]
+    assert (
+        events[-1]["event"] == "error" and events[-1]["run"] in ("a", None) and "has one agent" in events[-1]["error"]
+    )
+    assert error.splitlines()[-1] == f"multiverse train: {events[-1]['error']}"
+    assert seeds == "1" or (events[0]["event"], events[0]["seed"] in (0, 1)) == ("error", True)
 
 
-def test_json_is_an_object_a_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_prints_one_object_per_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("a"), "--json", "--evaluate-every", "128") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    events = [one["event"] for one in told if one["event"] != "metrics"]
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    events = [one["event"] for one in output if one["event"] != "metrics"]
     assert events == ["start", "evaluation", "evaluation", "end"]
-    assert told[0]["run"] == "a" and told[-1]["env_steps"] == 256 and told[-1]["finished"] is True
+    assert output[0]["run"] == "a" and output[-1]["env_steps"] == 256 and output[-1]["finished"] is True
     assert main(["resume", "a", "--env-steps", "512", "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert (told[0]["event"], told[0]["env_steps"], told[-1]["env_steps"]) == ("start", 256, 512)
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (output[0]["event"], output[0]["env_steps"], output[-1]["env_steps"]) == ("start", 256, 512)
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_json_says_whether_an_interrupted_run_was_saved(
+def test_json_states_whether_an_interrupted_run_was_saved(
     saved: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(self: Any, status: Any) -> None:
@@ -108,29 +110,29 @@ def test_json_says_whether_an_interrupted_run_was_saved(
 
     monkeypatch.setattr(JsonLines, "_update", interrupt)
     assert train(Path("a"), "--json", "--evaluate-every", "128") == 130  # the best so far is saved then
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
     at = {"saved": saved, "saved_env_steps": 192 if saved else 128}
-    assert told == {"event": "interrupted", "env_steps": 192, "run": "a", **at}
+    assert report == {"event": "interrupted", "env_steps": 192, "run": "a", **at}
 
 
-def test_metrics_are_among_the_json_lines(
+def test_json_has_metrics_lines(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("multiverse.training.progress.LINE_EVERY_S", 0.0)
     assert train(Path("a"), "--json") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    metrics = [one for one in told if one["event"] == "metrics"]
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    metrics = [one for one in output if one["event"] == "metrics"]
     assert [one["env_steps"] for one in metrics] == [64, 128, 192, 256] and "learn_share" in metrics[0]
 
 
-def test_decisions_of_num_envs_auto_are_json_too(
+def test_json_has_num_envs_auto_decisions(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
     assert train(Path("a"), "--json", "--num-envs", "auto", env_steps=64 * 16) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    output = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     decided = [json.loads(line) for line in Path("a", scaling.FILE).read_text().splitlines()]
-    assert decided and [one for one in told if one["event"] == "num_envs"] == [
+    assert decided and [one for one in output if one["event"] == "num_envs"] == [
         {"event": "num_envs", **one} for one in decided
     ]
 
@@ -142,7 +144,7 @@ def test_quiet_and_json_are_refused_together(elsewhere: Path, capsys: pytest.Cap
 
 # -- on a terminal -----------------------------------------------------------------------------------------------
 class Terminal:
-    """A command on a terminal of this size, and everything it writes there."""
+    """A command on a terminal of this size, and everything that it writes there."""
 
     def __init__(self, words: list[str], columns: int, rows: int, home: Path, stderr: int | None = None) -> None:
         self._ours, theirs = pty.openpty()
@@ -167,7 +169,7 @@ class Terminal:
         assert words in self.written, self.written
 
     def read_all(self) -> int:
-        """To its end; its exit code."""
+        """Read to the end; return the exit code."""
         while self._read():
             pass
         os.close(self._ours)
@@ -187,7 +189,7 @@ def typed(*more: str) -> list[str]:
     return ["train", "CartPole-v1", "--run-dir", "a", *SMALL, *more]
 
 
-def test_a_terminal_shows_the_run_and_is_left_as_it_was(tmp_path: Path) -> None:
+def test_display_restores_the_terminal_at_the_end(tmp_path: Path) -> None:
     terminal = Terminal(typed("--env-steps", "20000"), 80, 24, tmp_path)
     assert terminal.read_all() == 0
     before, _, after = terminal.written.rpartition(SHOW)
@@ -203,7 +205,7 @@ def plain(text: str) -> str:
 
 
 def seen(written: str) -> list[str]:
-    """The lines that a terminal, and what has scrolled out of it, shows in the end."""
+    """The lines on a terminal at the end, including those that have scrolled out of it."""
     lines, row, column = [""], 0, 0
     for word in re.findall(r"\x1b\[[?0-9;]*[A-Za-z]|\n|\r|[^\x1b\n\r]+", written):
         if word == "\n":
@@ -226,7 +228,7 @@ ANY_TEXT = {"forkserver": "\\udc80", "fork": "?", "spawn": "\\udc80"}
 
 
 @pytest.mark.parametrize("how", ANY_TEXT)
-def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
+def test_worker_output_is_shown_above_the_display(how: str, tmp_path: Path) -> None:
     workers = ["--executor", "process", "--workers", "2", "--num-envs", "2", "--start-method", how]
     words = ["train", "tests.cli.loud_env:Loud", "--run-dir", "a", *SMALL, *workers, "--env-steps", "3000"]
     words += ["--env-kwargs", json.dumps({"dies_once": str(tmp_path / "died")})]  # another is begun below the display
@@ -242,8 +244,8 @@ def test_what_workers_print_is_above_it(how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ANY_TEXT)
-def test_what_workers_print_where_there_is_no_terminal_goes_there(how: str, tmp_path: Path) -> None:
-    """With an error handler that takes any text, as theirs has."""
+def test_worker_stderr_that_is_no_terminal_is_written_there(how: str, tmp_path: Path) -> None:
+    """With an error handler that takes any text, as that of workers does."""
     workers = ["--executor", "process", "--workers", "2", "--num-envs", "2", "--start-method", how]
     words = ["train", "tests.cli.loud_env:Complaining", "--run-dir", "a", *SMALL, *workers, "--env-steps", "600"]
     with open(tmp_path / "complaints", "w") as complaints:
@@ -253,7 +255,7 @@ def test_what_workers_print_where_there_is_no_terminal_goes_there(how: str, tmp_
     assert (tmp_path / "complaints").read_text().count(f"loud: complaint {ANY_TEXT[how]}\n") > 20
 
 
-def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_interrupted_display_restores_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal(typed("--env-steps", "10000000"), 100, 30, tmp_path)
     terminal.read_until("return   ")
     terminal.read_until("of the time: ")  # from the second measurement on
@@ -263,7 +265,7 @@ def test_an_interrupt_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
     assert HIDE not in after and "To resume: multiverse resume a" in after
 
 
-def test_an_error_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+def test_failed_run_restores_the_terminal(tmp_path: Path) -> None:
     words = ["train", "tests.cli.test_display:breaking", "--run-dir", "a", *SMALL, "--on-failure", "raise"]
     terminal = Terminal([*words, "--env-steps", "10000000"], 80, 24, tmp_path)
     assert terminal.read_all() == 2
@@ -272,7 +274,7 @@ def test_an_error_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
 
 
 def breaking() -> Any:
-    """An env that has enough after a while."""
+    """Env that raises after some steps."""
     import gymnasium
 
     env = gymnasium.make("CartPole-v1")
@@ -288,13 +290,13 @@ def breaking() -> Any:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(79, 24), (80, 10)])
-def test_a_small_terminal_gets_lines(columns: int, rows: int, tmp_path: Path) -> None:
+def test_small_terminal_shows_lines_instead_of_the_display(columns: int, rows: int, tmp_path: Path) -> None:
     terminal = Terminal(typed("--env-steps", "256"), columns, rows, tmp_path)
     assert terminal.read_all() == 0
     assert HIDE not in terminal.written and "Run: a" in terminal.written and "Done: " in terminal.written
 
 
-def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_used_by_torch_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = SimpleNamespace(
         is_initialized=lambda: True, mem_get_info=lambda: (2**30, 3 * 2**30), get_device_name=lambda: "Abacus"
     )
@@ -306,7 +308,7 @@ def test_a_gpu_that_torch_uses_is_shown(monkeypatch: pytest.MonkeyPatch) -> None
 
 # -- how often ---------------------------------------------------------------------------------------------------
 def a_status() -> Any:
-    """State of a run, as much of it as is shown."""
+    """The part of a run's state that is displayed."""
     recent = type("Recent", (), {"mean_return": 50.0, "mean_length": 40.0, "__len__": lambda self: 3, "by_agent": {}})()
     clock = Clock(env_steps=4_000, episodes=9, updates=7, seconds=10.0, learn_s=6.0, step_s=4.0)
     return SimpleNamespace(
@@ -325,7 +327,7 @@ def started(status: Any) -> RunStarted:
 
 
 @pytest.mark.parametrize(("columns", "drawn"), [(80, 79), (140, 139), (200, 159)])
-def test_what_is_drawn_follows_the_run_and_fills_terminals_of_up_to_160_columns(columns: int, drawn: int) -> None:
+def test_display_follows_the_run_and_fills_up_to_160_columns(columns: int, drawn: int) -> None:
     screen = io.StringIO()
     shown = Display(LinePrinter(), Console(file=screen, force_terminal=True, width=columns, height=24))
     status = a_status()
@@ -345,8 +347,8 @@ def test_what_is_drawn_follows_the_run_and_fills_terminals_of_up_to_160_columns(
 
 
 @pytest.mark.parametrize("then", ["drawn again", "closed"])
-def test_of_lines_that_a_narrower_terminal_broke_no_half_is_left(then: str) -> None:
-    """Tmux and most others break what is too long, so that it takes more rows than rich has drawn."""
+def test_narrowed_terminal_keeps_no_partial_lines(then: str) -> None:
+    """Tmux and most other terminals break long lines, so that they take more rows than rich has drawn."""
     screen = io.StringIO()
     shown = Display(LinePrinter(screen), Console(file=screen, force_terminal=True, width=100, height=30))
     status = a_status()
@@ -368,7 +370,7 @@ def test_of_lines_that_a_narrower_terminal_broke_no_half_is_left(then: str) -> N
     shown.close()
 
 
-def test_without_colours_bars_can_be_read_too() -> None:
+def test_bars_are_readable_without_colours() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24, no_color=True)
     shown, status = Display(LinePrinter(), console), a_status()
     shown._measure(status)
@@ -378,7 +380,7 @@ def test_without_colours_bars_can_be_read_too() -> None:
     assert time.split()[1] == "▓" * 28 + "▒" * 42 and "▓step 40 % ▒learn 60 %" in legend
 
 
-def test_a_decision_of_num_envs_auto_scrolls_by() -> None:
+def test_num_envs_auto_decision_is_printed_above_the_display() -> None:
     said = io.StringIO()
     shown = Display(LinePrinter(said), Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
     shown.handle(NumEnvsDecided(decision=Decision(3_000, 2, 9.0, 1, True, "it pays")))
@@ -386,7 +388,7 @@ def test_a_decision_of_num_envs_auto_scrolls_by() -> None:
 
 
 @pytest.mark.parametrize("how", ["display", "lines", "bar"])
-def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
+def test_remaining_time_uses_the_recent_pace(how: str) -> None:
     """A replay algorithm fills its memory at 1,000 env steps a second, then learns at 100."""
     said, status = io.StringIO(), a_status()
     shown: Any = ProgressLines(LinePrinter(said, redraws=how == "bar"), now=lambda: status.clock.seconds)
@@ -403,7 +405,7 @@ def test_the_time_left_is_at_the_pace_of_late(how: str) -> None:
     assert re.findall(r"([\d.:]+ \w+) left", said.getvalue())[-1] == "10 s"
 
 
-def test_the_time_left_of_every_kind_of_budget() -> None:
+def test_remaining_time_is_computed_for_every_kind_of_budget() -> None:
     before, now = Clock(env_steps=100, episodes=4, seconds=1.0), Clock(env_steps=200, episodes=8, seconds=11.0)
     assert Budget(env_steps=300).seconds_left(now, before) == pytest.approx(10.0)
     assert Budget(episodes=10).seconds_left(now, before) == pytest.approx(5.0)
@@ -416,7 +418,7 @@ def test_the_time_left_of_every_kind_of_budget() -> None:
 
 
 @pytest.mark.parametrize(("cost_s", "apart_s"), [(0.0, 0.25), (0.005, 1.0), (0.1, 2.0)])
-def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
+def test_display_is_drawn_at_most_four_times_a_second_and_less_often_if_slow(
     cost_s: float, apart_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -437,7 +439,7 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
 
 # -- the sentence ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("part", "plan", "told"),
+    ("part", "plan", "message"),
     [
         ("learn", ("process", 2), "Learning takes 70 % of the time: fewer --epochs (4) or a larger --batch-size (256)"),
         ("step", ("serial", 0), "1 of 4 cores are used; --executor process --workers 4 uses all"),
@@ -449,10 +451,10 @@ def test_it_is_drawn_four_times_a_second_or_as_often_as_costs_next_to_nothing(
         ("other", ("process", 4), "Other work takes 70 % of the time: a larger --log-every"),
     ],
 )
-def test_the_bottleneck_is_named_with_what_to_change(part: str, plan: tuple[Any, int], told: str) -> None:
+def test_bottleneck_is_named_with_a_setting_to_change(part: str, plan: tuple[Any, int], message: str) -> None:
     shares = {one: 0.7 if one == part else 0.06 for one in PARTS}
     config = TrainConfig(env_steps=100_000)
-    assert told in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
+    assert message in bottleneck(shares, Plan(plan[0], plan[1], None, "auto", ""), config, 4)
 
 
 @pytest.mark.parametrize(
@@ -472,7 +474,7 @@ def test_idle_cores_are_advised_before_a_cheaper_update(
     assert "fewer --epochs (4)" in bottleneck({"learn": 1.0}, plan, config, 4, torch_on_cpu=False)
 
 
-def test_torch_device_of_learners() -> None:
+def test_torch_device_is_given_only_for_learners_in_torch() -> None:
     image, small, few = spaces.Box(0, 255, (36, 36, 3), np.uint8), spaces.Box(-1, 1, (3,)), spaces.Discrete(2)
     for kind in (PPO, DQN):
         devices = [kind(kind.Config(), seen, few, 1, 0, "cpu").torch_device for seen in (image, small)]
@@ -487,8 +489,8 @@ def test_last_lines_of_a_run_break_between_words_on_a_terminal(tmp_path: Path, m
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, env_steps=64, num_envs=2, steps_per_env=32)
     monkeypatch.setenv("COLUMNS", "60")
     ProgressLines(LinePrinter(screen := Screen())).handle(RunEnded(path=run.path, summary=run.summary))
-    told, _, commands = screen.getvalue().partition("Next:\n")
-    assert "Evaluation: return " in told and max(map(len, told.splitlines())) < 60
+    result, _, commands = screen.getvalue().partition("Next:\n")
+    assert "Evaluation: return " in result and max(map(len, result.splitlines())) < 60
     assert f"  multiverse evaluate {run.path}\n" in commands
 
 
@@ -508,7 +510,7 @@ def test_header_lines_break_between_words_on_a_terminal(terminal: bool, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "given", "told"),
+    ("algorithm", "given", "message"),
     [
         ("sac", {}, "fewer --updates-per-step (1.0) or smaller --hidden-sizes (256 256) would shorten it"),
         ("dqn", {"gradient_steps": 4}, "fewer --gradient-steps (4) or smaller --hidden-sizes (64 64) would"),
@@ -516,12 +518,12 @@ def test_header_lines_break_between_words_on_a_terminal(terminal: bool, monkeypa
         ("ppo", {"memory": "gru"}, "fewer --epochs (4) or a larger --batch-size (256)"),
     ],
 )
-def test_what_makes_learning_cheaper_depends_on_the_algorithm(algorithm: str, given: Any, told: str) -> None:
+def test_advice_for_cheaper_learning_depends_on_the_algorithm(algorithm: str, given: Any, message: str) -> None:
     config = config_for("any-v0", algorithm, {"env_steps": 100, **given})
-    assert told in bottleneck({"learn": 1.0}, Plan("serial", 0, None, "auto", ""), config, 4)
+    assert message in bottleneck({"learn": 1.0}, Plan("serial", 0, None, "auto", ""), config, 4)
 
 
-def test_one_worker_is_one_worker() -> None:
+def test_singular_is_used_for_counts_of_one() -> None:
     assert " used with 1 worker, " in Machine().measure((os.getpid(),))["memory"].plain
     status = a_status()
     status.clock.updates = status.clock.episodes = 1
@@ -529,19 +531,19 @@ def test_one_worker_is_one_worker() -> None:
     assert "   1 update   1 episode   3 restarts" in shown.picture(status).plain
 
 
-def test_few_envs_leave_cores_waiting() -> None:
+def test_bottleneck_advice_for_few_envs_says_that_cores_wait() -> None:
     config = TrainConfig(env_steps=100_000, num_envs=4)
-    told = bottleneck({"step": 1.0}, Plan("process", 4, None, "auto", ""), config, 4)
-    assert "4 envs leave cores idle; `multiverse tune`" in told
+    result = bottleneck({"step": 1.0}, Plan("process", 4, None, "auto", ""), config, 4)
+    assert "4 envs leave cores idle; `multiverse tune`" in result
 
 
-def test_a_course_fits_into_its_width_from_the_lowest_to_the_highest() -> None:
+def test_sparkline_fits_its_width_and_its_value_range() -> None:
     assert sparkline([], 10) == sparkline([1.0], 10) == ""
     assert sparkline([0.0, 7.0], 10) == "▁█"
     assert sparkline([float(i) for i in range(1_000)], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([3.0] * 50, 10) == "▁" * 10
 
 
-def test_the_parts_of_the_time_fill_its_bar() -> None:
+def test_time_bar_is_filled_by_the_shares_of_its_parts() -> None:
     bar = time_bar({"act": 0.25, "step": 0.5, "learn": 0.25}, 8)
     assert bar.plain == "█" * 8 and [len(range(span.start, span.end)) for span in bar.spans] == [2, 4, 2]

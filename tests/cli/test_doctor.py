@@ -104,7 +104,7 @@ def torch(devices: list[str], cuda: str | None = None, mps: bool = False) -> dic
 BROKEN_TORCH = subprocess.CalledProcessError(1, "python", stderr="Traceback:\nImportError: libcudart is missing\n")
 
 STATES: dict[str, tuple[str, Fake, str, str, str]] = {
-    # what is faked: (check, fake, status, part of what is found, part of the advice)
+    # (check, replacement, status, part of the finding, part of the advice)
     "old Python": ("Python", python("3.10.2"), "blocking", "3.10.2", "3.11 or newer"),
     "another Python": ("Python", python("3.11.1", "PyPy"), "warning", "PyPy", "CPython"),
     "good Python": ("Python", python("3.14.0"), "ok", "3.14.0", ""),
@@ -148,7 +148,7 @@ STATES: dict[str, tuple[str, Fake, str, str, str]] = {
 
 
 @pytest.mark.parametrize("state", list(STATES))
-def test_each_state_has_its_status_and_advice(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_check_gives_its_status_and_advice(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, fake, status, found, advice = STATES[state]
     fake(monkeypatch)
     finding = doctor_checks.all_checks()[name]()
@@ -158,7 +158,7 @@ def test_each_state_has_its_status_and_advice(state: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("state", [s for s in STATES if STATES[s][2] != "ok"])
-def test_each_bad_state_shows_and_sets_the_exit_code(
+def test_each_bad_state_is_printed_and_sets_the_exit_code(
     state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, fake, status, found, advice = STATES[state]
@@ -176,17 +176,17 @@ def test_each_bad_state_shows_and_sets_the_exit_code(
     assert [c["status"] for c in said["checks"]] == [status]
 
 
-def test_every_check_has_a_bad_state_here() -> None:
+def test_every_check_has_a_tested_bad_state() -> None:
     bad = {name for name, _, status, _, _ in STATES.values() if status != "ok"}
-    assert bad == set(doctor_checks.all_checks()) - {"extras"}  # extras are wishes: nothing about them is bad
+    assert bad == set(doctor_checks.all_checks()) - {"extras"}  # extras are optional: their absence is never an error
 
 
-def test_a_check_that_fails_itself_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_that_raises_is_a_blocking_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = doctor_checks.examine(refusing(KeyError("no such file")))
     assert finding.status == "blocking" and "KeyError" in finding.found and "report" in finding.advice
 
 
-def test_this_machine_is_examined_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_this_machine_as_healthy(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["healthy"] is True
@@ -201,7 +201,7 @@ def test_progress_names_each_check(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 # -- optional packages -----------------------------------------------------------------------------------------
-def test_torch_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_queried_in_a_separate_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake_run(command: list[str], **_: Any) -> Any:
         assert "import json, torch" in command[-1]
         return subprocess.CompletedProcess(command, 0, f"some banner\n{json.dumps(torch(['H200']))}\n", "")
@@ -210,7 +210,7 @@ def test_torch_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch)
     assert doctor_checks.ask_torch()["devices"] == ["H200"]
 
 
-def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_advice_names_extras_only_if_they_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     requirements = [
         "numpy>=1.26",
         'gymnasium[mujoco]; extra == "mujoco"',
@@ -228,7 +228,7 @@ def test_extras_advise_an_extra_only_where_there_is_one(monkeypatch: pytest.Monk
     assert "pip install pettingzoo ale-py pyboy ray tensorboard imageio-ffmpeg" in finding.advice
 
 
-def test_extras_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extras_lists_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", answering(object()))
     monkeypatch.setattr(importlib.metadata, "version", answering("1.2"))
     finding = doctor_checks.extras()
@@ -236,7 +236,7 @@ def test_extras_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"mpe2 1.2", "pygame-ce 1.2", "matplotlib 1.2", "pandas 1.2"} <= {*finding.found.split(", ")}
 
 
-def test_an_extra_without_metadata_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_package_without_metadata_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", refusing(importlib.metadata.PackageNotFoundError("torch")))
     monkeypatch.setattr(importlib.util, "find_spec", answering(object()))
     assert "installed: torch, mujoco" in doctor_checks.extras().found

@@ -1,4 +1,4 @@
-"""`multiverse list`: what there is."""
+"""`multiverse list`: the registered envs, algorithms and presets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.cli.training_commands import train
 ROOT = Path(__file__).parents[2]
 
 
-def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_envs_has_gymnasium_and_built_in_envs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "envs"]) == 0
     names = capsys.readouterr().out.splitlines()
     assert {"BoxJump-v0", "BoxJump-v1", "CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"} <= set(
@@ -28,11 +28,11 @@ def test_envs_are_those_of_gymnasium_and_our_own(capsys: pytest.CaptureFixture[s
 
 
 def unbroken(presets_as_listed: str) -> list[str]:
-    """Lines as a shell reads them."""
+    """Join continued lines, as a shell does."""
     return presets_as_listed.replace(" \\\n     ", "").splitlines()[1:]
 
 
-def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_preset_line_can_be_typed_as_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
     out = capsys.readouterr().out
     assert all(len(line) <= 100 or line.count(" --") == 1 for line in out.splitlines())
@@ -43,11 +43,11 @@ def test_a_presets_line_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None
         assert config_from(train_options([env, "--no-preset", *flags])) == config_for(env, algorithm, {})
 
 
-def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_presets_are_listed_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "presets"]) == 0
     lines = unbroken(capsys.readouterr().out)
-    for told, both in zip(lines[1::2], presets()):
-        assert told.strip() == preset_results().get(both, "not validated to its full budget")
+    for reported, both in zip(lines[1::2], presets()):
+        assert reported.strip() == preset_results().get(both, "not validated to its full budget")
     assert {("CartPole-v1", "ppo"), ("LunarLander-v3", "ppo")} <= {*preset_results()} and (
         "Humanoid-v5",
         "sac",
@@ -61,12 +61,12 @@ def test_what_was_seen_of_a_preset_is_told_and_stands_where_it_says(capsys: pyte
             assert figure.removeprefix("-").replace(",", "") in text.replace(",", "")
 
 
-def test_every_agent_is_told() -> None:
-    told = [line.split()[0] for line in listing.algorithm_lines()]
-    assert told == list(ALGORITHMS)
+def test_every_algorithm_is_listed() -> None:
+    results = [line.split()[0] for line in listing.algorithm_lines()]
+    assert results == list(ALGORITHMS)
 
 
-def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_with_their_results_newest_last(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     out = capsys.readouterr().out
     assert listing.NO_RUNS in out and "presets:" in out and "algorithms:" in out
@@ -81,9 +81,7 @@ def test_runs_with_how_they_went_newest_last(elsewhere: Path, capsys: pytest.Cap
     assert one == "  runs/deep/one  running, or ended without a summary"
 
 
-def test_what_somebody_else_put_into_a_run_does_not_stop_the_list(
-    elsewhere: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_malformed_files_in_a_run_do_not_stop_the_list(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Path("runs/one")
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.yaml").touch()

@@ -1,4 +1,4 @@
-"""The command line as a whole: finding the command, and what comes out when something goes wrong."""
+"""The command line as a whole: how the command is found, and its output if something fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def raising(error: BaseException) -> Any:
     return run
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_flag_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"multiverse {multiverse.__version__}\n"
 
@@ -133,14 +133,16 @@ def test_options_are_read_in_all_their_spellings(arguments: str, options: Sample
     assert parse(Sample, "sample", "", arguments.split()) == options
 
 
-def test_an_error_is_one_line_and_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line_with_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake_command(monkeypatch, raising(InvalidRequest("it cannot be\nand here is more")))
     assert main(["bench"]) == 2
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "multiverse bench: it cannot be\n")
 
 
-def test_an_envs_error_names_the_line_that_raised() -> None:
+def test_error_of_an_env_names_the_line_that_raised() -> None:
     try:
         raise ZeroDivisionError("nothing to share")
     except ZeroDivisionError as error:
@@ -150,24 +152,24 @@ def test_an_envs_error_names_the_line_that_raised() -> None:
     assert os.path.basename(__file__) in line and line.endswith("Hint: do not.") and "\n" not in line
 
 
-def test_an_error_without_words_still_says_something() -> None:
+def test_error_without_message_prints_its_class() -> None:
     assert cli.one_line(MultiverseError()) == "MultiverseError"
 
 
-def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     fake_command(monkeypatch, raising(KeyboardInterrupt()))
     assert main(["demo"]) == 130
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_command(monkeypatch, raising(RuntimeError("a bug")))
     with pytest.raises(RuntimeError, match="a bug"):
         main(["demo"])
 
 
 # -- real processes --------------------------------------------------------------------------------------------
-def test_looking_for_help_loads_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from multiverse.cli.main import main; main(['--help']);"
         "print([m for m in ('numpy', 'gymnasium', 'rich', 'psutil', 'torch') if m in sys.modules])"
@@ -176,7 +178,7 @@ def test_looking_for_help_loads_nothing_heavy() -> None:
     assert done.stdout.endswith("[]\n")
 
 
-def test_a_commands_help_does_not_load_gymnasium() -> None:
+def test_help_of_a_command_does_not_import_gymnasium() -> None:
     code = (
         "import sys; from multiverse.cli.main import main\n"
         "for command in ('bench', 'demo', 'doctor'): main([command, '--help'])\n"
@@ -187,7 +189,7 @@ def test_a_commands_help_does_not_load_gymnasium() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["doctor"], ["bench", "--help"]])
-def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
+def test_closed_output_pipe_gives_no_traceback(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([*COMMAND, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True)
@@ -197,7 +199,7 @@ def test_a_reader_that_leaves_gets_no_traceback(arguments: list[str]) -> None:
 
 
 @pytest.mark.fault("A14")
-def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None:
+def test_ctrl_c_during_a_measurement_exits_without_output() -> None:
     command = [*COMMAND, "bench", "CartPole-v1", "--seconds", "60"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     assert process.stderr is not None
@@ -226,7 +228,7 @@ def test_ctrl_c_in_the_middle_of_a_measurement_ends_everything_quietly() -> None
 )
 @pytest.mark.parametrize("stream", [1, 2])
 @pytest.mark.fault("F4")
-def test_commands_with_a_closed_stream_end_as_with_an_open_one(
+def test_commands_succeed_with_a_closed_standard_stream(
     arguments: list[str], stream: int, tmp_path: Path, finished_run: Path
 ) -> None:
     run = tmp_path / "run"
@@ -257,7 +259,7 @@ def test_commands_with_a_closed_stream_end_as_with_an_open_one(
     ids=" ".join,
 )
 @pytest.mark.fault("F4")
-def test_commands_whose_output_cannot_be_written_end_with_a_sentence(
+def test_commands_whose_output_cannot_be_written_exit_with_an_error_message(
     arguments: list[str], tmp_path: Path, finished_run: Path
 ) -> None:
     paths = {"RUN": str(finished_run), "OUT": str(tmp_path / "out.html")}

@@ -42,20 +42,20 @@ class Short(Reinforce):
     Config = ShortConfig
 
 
-def test_the_example_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_algorithm_learns(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = main(env_steps=20_000)
     assert run.path.name.startswith("Reinforce-1-") and run.summary["algorithm"] == "examples.own_algorithm:Reinforce"
-    assert run.summary["evaluation"]["mean_return"] > 60  # a coin has 22
+    assert run.summary["evaluation"]["mean_return"] > 60  # random actions have 22
     assert "action for the first observation" in capsys.readouterr().out
 
 
-def test_a_resumed_run_ends_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
+def test_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     whole = mv.train("CartPole-v1", Short, run_dir=tmp_path / "whole", env_steps=512, **SMALL)
     first = mv.train("CartPole-v1", Short, run_dir=tmp_path / "parts", env_steps=512, hooks=[StopAt(4)], **SMALL)
     assert first.summary["env_steps"] == 256
     again = mv.resume(first, algorithm=Short)
     assert again.summary["env_steps"] == 512
-    # The share of the budget that was spent is all it knows of its end, so stopping changes nothing.
+    # The algorithm knows only the used share of the budget, so stopping changes nothing.
     assert digest(again) == digest(whole)
 
 
@@ -68,26 +68,28 @@ class StopAt(mv.Hook):
             trainer.stop("enough")
 
 
-def test_one_that_can_be_imported_need_not_be_given_again(tmp_path: Path) -> None:
+def test_importable_algorithm_need_not_be_passed_again(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", Short, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
     assert mv.load(run).act(observation) in (0, 1)
     assert mv.resume(run, env_steps=128).summary["env_steps"] == 128
 
 
-def test_one_that_cannot_must_be_and_that_is_said(tmp_path: Path) -> None:
+def test_algorithm_that_cannot_be_imported_must_be_passed_again(tmp_path: Path) -> None:
     def maker(*spaces_and_more: Any) -> Reinforce:
         return Short(ShortConfig(), *spaces_and_more, "cpu")
 
     run = mv.train("CartPole-v1", maker, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     with pytest.raises(mv.errors.InvalidRequest, match=r"the algorithm of this run is .*maker, a class of a program"):
         mv.resume(run.path)
-    assert mv.resume(run, env_steps=128).summary["env_steps"] == 128  # a run in hand knows what it was given
+    assert mv.resume(run, env_steps=128).summary["env_steps"] == 128  # a `Run` object keeps its arguments
     observation, _ = gym.make("CartPole-v1").reset(seed=0)
     assert mv.load(run, algorithm=maker).act(observation) == mv.load(run).act(observation)  # the run holds the policy
 
 
-def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_algorithm_of_a_script_is_needed_for_resume_but_not_for_evaluate(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = type("Scripted", (Short,), {"__module__": "__main__"})
     run = mv.train("CartPole-v1", script, run_dir="one", env_steps=64, **SMALL)
     again = mv.evaluate(run.path, episodes=1, seed=0)
@@ -96,11 +98,11 @@ def test_one_of_a_script_is_needed_to_learn_and_not_to_act(elsewhere: Path, caps
     assert command(["replay", "one", "--episode", "0"]) == 0
     assert "The return and the length are the same" in capsys.readouterr().out
     assert command(["resume", "one"]) == 2
-    told = "pass it again, algorithm=Scripted (in a shell: --algorithm FILE.py:CLASS)"
-    assert told in capsys.readouterr().err
+    message = "pass it again, algorithm=Scripted (in a shell: --algorithm FILE.py:CLASS)"
+    assert message in capsys.readouterr().err
 
 
-def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
+def test_algorithm_file_is_found_from_any_directory_and_can_be_passed_after_a_move(
     elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_of_mine("here")
@@ -111,10 +113,10 @@ def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
     moved("here", "there")
     capsys.readouterr()
     place = "/path/to/file_of_mine.py:Mine"
-    told = f"is not there: --algorithm {place}, in Python algorithm='{place}'"
+    message = f"is not there: --algorithm {place}, in Python algorithm='{place}'"
     assert command(["resume", "one", "--env-steps", "192"]) == 2
-    assert f"was in {elsewhere}/here/file_of_mine.py, and {told}" in capsys.readouterr().err
-    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(told)):
+    assert f"was in {elsewhere}/here/file_of_mine.py, and {message}" in capsys.readouterr().err
+    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(message)):
         mv.resume("one", env_steps=192)
     for wrong in ("sac", "Mine"):
         assert command(["resume", "one", "--algorithm", wrong]) == 2
@@ -126,7 +128,7 @@ def test_one_of_a_file_goes_on_from_any_directory_and_where_it_has_moved(
 
 
 def file_of_mine(folder: str) -> None:
-    """An algorithm there, beside one that cannot be made."""
+    """Write a file with an algorithm and with one that cannot be constructed."""
     Path(folder).mkdir()
     Path(folder, "file_of_mine.py").write_text(
         "import multiverse\nfrom examples.own_algorithm import Reinforce\n\nclass Mine(Reinforce): ...\n\n"
@@ -136,14 +138,14 @@ def file_of_mine(folder: str) -> None:
 
 
 def moved(folder: str, there: str) -> None:
-    """The folder, as for another program."""
+    """Move the folder, as for another program."""
     Path(folder).rename(there)
     sys.modules.pop("file_of_mine", None)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 @pytest.mark.parametrize("typed", [False, True])
-def test_a_file_that_was_moved_together_with_its_runs_is_found(
+def test_algorithm_file_moved_together_with_its_runs_is_found(
     seeds: int, typed: bool, elsewhere: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_of_mine("here")
@@ -157,15 +159,19 @@ def test_a_file_that_was_moved_together_with_its_runs_is_found(
         assert command(["resume", "one", "--env-steps", "128"]) == 0
     else:
         mv.resume("one", env_steps=128, progress=False)
-    told = f"there is no {elsewhere}/here/file_of_mine.py: the algorithm of file_of_mine.py in this directory is used"
-    assert caplog.messages.count(told) == (1 if seeds == 1 else 3), "once for each run, and for all of them"
+    message = (
+        f"there is no {elsewhere}/here/file_of_mine.py: the algorithm of file_of_mine.py in this directory is used"
+    )
+    assert caplog.messages.count(message) == (1 if seeds == 1 else 3), "once for each run, and for all of them"
     run = "one" if seeds == 1 else "one/seed-1"
     assert mv.Run.at(run).summary["env_steps"] == 128
     monkeypatch.chdir(elsewhere)
     assert mv.resume(f"there/{run}", env_steps=192).summary["env_steps"] == 192, "the run keeps where it is"
 
 
-def test_a_relative_name_of_an_old_run_is_told_as_it_is(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_algorithm_path_of_an_old_run_is_reported_unchanged(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file_of_mine("here")
     mv.train("CartPole-v1", "here/file_of_mine.py:Mine", run_dir="one", env_steps=64, **LITTLE)
     config = Path("one/config.yaml").read_text()
@@ -177,7 +183,7 @@ def test_a_relative_name_of_an_old_run_is_told_as_it_is(elsewhere: Path, monkeyp
 
 
 @pytest.mark.parametrize(("typed", "cores"), [(False, 1), (True, 1), (False, 2), (True, 2)])
-def test_a_set_goes_on_with_one_that_has_moved_and_is_left_alone_by_one_that_cannot_be_made(
+def test_seed_set_resumes_with_a_moved_algorithm_and_is_unchanged_by_an_invalid_one(
     typed: bool, cores: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
@@ -209,8 +215,8 @@ def test_a_set_goes_on_with_one_that_has_moved_and_is_left_alone_by_one_that_can
     assert [mv.Run.at(f"set/seed-{seed}").summary["env_steps"] for seed in (0, 1)] == [128, 128]
 
 
-def test_a_run_that_was_given_its_env_and_a_named_algorithm_stays_ones_own(elsewhere: Path) -> None:
-    """Neither the env nor the algorithm of a script is code that the run names; what is named then is the user's."""
+def test_run_with_env_and_algorithm_from_a_script_stays_trusted(elsewhere: Path) -> None:
+    """Neither the env nor the algorithm of a script is code that the run names; named code then belongs to the user."""
     file_of_mine("here")
     Path("envs_of_mine.py").write_text("import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
     script = type("Scripted", (Reinforce,), {"__module__": "__main__"})
@@ -220,7 +226,7 @@ def test_a_run_that_was_given_its_env_and_a_named_algorithm_stays_ones_own(elsew
     assert command([*env, "192"]) == 0
 
 
-def test_a_run_whose_env_and_algorithm_have_both_moved_stays_ones_own(elsewhere: Path) -> None:
+def test_run_with_moved_env_and_algorithm_stays_trusted(elsewhere: Path) -> None:
     file_of_mine("here")
     Path("here/envs_moved.py").write_text("import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
     names = [f"here/{name}" for name in ("envs_moved.py:make", "file_of_mine.py:Mine")]
@@ -232,24 +238,26 @@ def test_a_run_whose_env_and_algorithm_have_both_moved_stays_ones_own(elsewhere:
     assert command([*env, "192"]) == 0
 
 
-def test_another_algorithm_is_no_way_to_go_on(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resume_with_another_algorithm_is_refused(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mv.train("CartPole-v1", run_dir="one", env_steps=64, steps_per_env=16, batch_size=32, **SMALL)
-    told = "the algorithm of this run is ppo; that cannot change in a run"
+    message = "the algorithm of this run is ppo; that cannot change in a run"
     assert command(["resume", "one", "--algorithm", "examples.own_algorithm:Reinforce"]) == 2
-    assert told in capsys.readouterr().err
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+    assert message in capsys.readouterr().err
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         mv.resume("one", algorithm="sac")
     assert command(["resume", "one", "--algorithm", "ppo", "--env-steps", "128"]) == 0, "the same algorithm is accepted"
     assert mv.resume("one", algorithm="ppo", env_steps=192).summary["env_steps"] == 192
 
 
-def test_one_whose_module_is_gone_is_not_needed_to_act(tmp_path: Path) -> None:
+def test_algorithm_whose_module_is_missing_is_not_needed_for_evaluate(tmp_path: Path) -> None:
     gone = type("Gone", (Short,), {"__module__": "no_such_module"})
     run = mv.train("CartPole-v1", gone, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     assert mv.evaluate(run.path, episodes=1, seed=0).mean_return == run.summary["evaluation"]["mean_return"]
 
 
-def test_its_settings_are_flags_keys_and_arguments(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_of_an_own_algorithm_are_flags_config_keys_and_arguments(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "examples.own_algorithm:Reinforce"
     small = [
         "--num-envs",
@@ -299,7 +307,7 @@ class Unfinished(Short):
         (Unfinished, "Unfinished does not implement the interface of algorithms: it has no weights"),
     ],
 )
-def test_mistakes_are_answered_in_plain_sentences(algorithm: Any, said: str, tmp_path: Path) -> None:
+def test_invalid_algorithm_is_refused_with_a_reason(algorithm: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.train("CartPole-v1", algorithm, run_dir=tmp_path / "one", env_steps=64, **SMALL)
 
@@ -346,7 +354,7 @@ FIVE = 5
         ("os:system", "system cannot be created with (observation_space"),
     ],
 )
-def test_mistakes_on_the_command_line_are_one_line(
+def test_invalid_algorithm_on_the_command_line_is_reported_in_one_line(
     name: str, said: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(["train", "CartPole-v1", "--algorithm", name, "--num-envs", "2", "--executor", "serial"]) == 2
@@ -365,21 +373,21 @@ class TellsNonsense(Short):
         return 5
 
 
-def test_an_update_may_return_a_dict_and_nothing_else_that_is_no_report(tmp_path: Path) -> None:
+def test_update_returns_a_dict_or_a_report_and_nothing_else(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", TellsADict, run_dir=tmp_path / "one", env_steps=64, **SMALL)
     assert '"entropy": 0.5' in (run.path / "metrics.jsonl").read_text()
     with pytest.raises(mv.errors.InvalidRequest, match=r"update\(\) returned 5: expected an UpdateReport"):
         mv.train("CartPole-v1", TellsNonsense, run_dir=tmp_path / "two", env_steps=64, **SMALL)
 
 
-def test_two_algorithms_with_one_setting_name_do_not_collide() -> None:
+def test_equal_setting_names_of_two_algorithms_do_not_collide() -> None:
     one, other = (config_from(train_options(["CartPole-v1", "--algorithm", name])) for name in ("ppo", "a2c"))
-    assert (one.settings.learning_rate, other.settings.learning_rate) == (1e-3, 7e-4)  # ppo's is the preset's
+    assert (one.settings.learning_rate, other.settings.learning_rate) == (1e-3, 7e-4)  # 1e-3 is from the preset
     assert {type(one.settings).__name__, type(other.settings).__name__} == {"PPOConfig", "A2CConfig"}
 
 
 class Policy:
-    """A policy to make mistakes with: it answers 0."""
+    """A policy for tests of mistakes: it returns 0."""
 
     version = 0
 
@@ -400,7 +408,7 @@ class Policy:
 
 
 def mistaken(**wrong: Any) -> type:
-    """An algorithm whose policy, or which itself, is wrong in this."""
+    """An algorithm that has this mistake, in its policy or itself."""
     names = [name for name in wrong if hasattr(Policy, name)]
     policy = type("Wrong", (Policy,), {name: wrong.pop(name) for name in names})()
     return type("Mistaken", (Short,), {"policy": lambda self: policy, **wrong})
@@ -425,15 +433,15 @@ def mistaken(**wrong: Any) -> type:
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )
-def test_mistakes_in_ones_own_are_told_before_anything_is_learned(
+def test_mistakes_in_an_own_algorithm_are_reported_before_learning(
     wrong: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(mv.MultiverseError, match=said):
         mv.train("CartPole-v1", mistaken(**wrong), run_dir=tmp_path / "run", env_steps=128, **SMALL)
 
 
-def test_a_policy_is_shown_its_previous_actions_everywhere(tmp_path: Path) -> None:
-    """In a rollout, in an evaluation, and when it is loaded: an array, zeros where an episode starts."""
+def test_policy_receives_previous_actions_in_rollouts_evaluations_and_after_loading(tmp_path: Path) -> None:
+    """In a rollout, in an evaluation, and when it is loaded: an array, with zeros where an episode starts."""
 
     def act(self: Any, seen: Any, noise: Any, memory: Any) -> Any:
         assert not seen.previous_actions[seen.starts].any() and len(seen.previous_rewards) == len(seen.starts)
@@ -443,7 +451,7 @@ def test_a_policy_is_shown_its_previous_actions_everywhere(tmp_path: Path) -> No
     assert run.summary["evaluation"] is not None and run.summary["evaluation_failures"]["failed"] == 0
 
 
-def test_metrics_of_an_own_algorithm_are_logged_beside_those_of_the_run(tmp_path: Path) -> None:
+def test_metrics_of_an_own_algorithm_are_logged(tmp_path: Path) -> None:
     own = {"update": lambda self, rollouts, progress: {"mine": 5.0}}
     run = mv.train("CartPole-v1", mistaken(**own), run_dir=tmp_path / "run", env_steps=128, **SMALL)
     rows = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
@@ -461,7 +469,7 @@ def test_metrics_of_an_own_algorithm_are_logged_beside_those_of_the_run(tmp_path
         ("", 1.0, "expected a name"),
     ],
 )
-def test_metric_that_a_line_cannot_hold_is_refused(tmp_path: Path, name: str, value: Any, why: str) -> None:
+def test_invalid_metric_of_an_own_algorithm_is_refused(tmp_path: Path, name: str, value: Any, why: str) -> None:
     class Reports(Short):
         def update(self, rollouts: Any, progress: float) -> UpdateReport:
             report = super().update(rollouts, progress)

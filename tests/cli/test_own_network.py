@@ -42,7 +42,7 @@ def width(run: Path | str) -> int:
     return int(mv.load(run).acting._actor.extract.inner.features_dim)
 
 
-def test_network_of_a_file_is_trained_resumed_evaluated_and_played_again(
+def test_network_of_a_file_is_trained_resumed_evaluated_and_replayed(
     home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert train(home / "run", "--network", NAME, "--network-kwargs", '{"width": 5}') == 0
@@ -86,10 +86,8 @@ def test_network_whose_file_has_moved_is_passed_again(
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_set_of_seeds_trains_with_the_network_and_goes_on_where_it_has_moved(
-    cores: int, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)  # with several: a process each
+def test_set_of_seeds_resumes_with_a_moved_network(cores: int, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)  # with several cores: one process for each seed
     assert train(home / "set", "--network", NAME, "--seeds", "2") == 0
     (home / "there").mkdir()
     (home / "net_of_mine.py").rename(home / "there/net_of_mine.py")
@@ -110,7 +108,7 @@ def test_config_file_names_the_network(home: Path) -> None:
     assert width("run") == 3
 
 
-def test_names_of_sb3_are_understood(home: Path) -> None:
+def test_stable_baselines3_names_are_accepted(home: Path) -> None:
     words = ["--features-extractor-class", NAME, "--features-extractor-kwargs", '{"width": 4}']
     assert train(home / "run", *words) == 0
     assert width("run") == 4
@@ -128,7 +126,7 @@ def test_names_of_sb3_are_understood(home: Path) -> None:
         (["--network", NAME, "--algorithm", "taac"], "network=Mine: taac does not take a network"),
     ],
 )
-def test_mistakes_are_refused_before_a_run_exists(
+def test_invalid_network_options_are_refused_before_a_run_exists(
     words: list[str], said: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = SMALL if "taac" not in words else ["--env-steps", "64"]

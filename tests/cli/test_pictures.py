@@ -1,4 +1,4 @@
-"""`multiverse plot`, `compare`, `report` and `replay`: what runs have written, for people to look at."""
+"""`multiverse plot`, `compare`, `report` and `replay`: pictures and pages made from the files of runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENDED: dict[str, Any] = {
 def write_run(
     path: Path, seed: int = 0, lr: float = 1e-3, level: float = 1.0, started: str = "", lines: int = 4, **more: Any
 ) -> Path:
-    """A run of 100 env steps a line, a second each, half of it learning; its return is `level` at every line."""
+    """Write a run with 100 env steps and one second a line, half of it learning; every return is `level`."""
     (path / "checkpoints").mkdir(parents=True)
     config = {"env": "CartPole-v1", "algorithm": "ppo", "seed": seed, "ppo": {"learning_rate": lr}, **more}
     (path / "config.yaml").write_text(json.dumps(config))
@@ -66,7 +66,7 @@ def kinds(curves: list[Curve]) -> list[list[str]]:
 
 
 # -- which runs are one ------------------------------------------------------------------------------------------
-def test_seeds_are_one_curve_and_settings_tell_curves_apart(elsewhere: Path) -> None:
+def test_seeds_form_one_curve_and_other_settings_another(elsewhere: Path) -> None:
     for seed in range(3):
         write_run(Path(f"a/seed-{seed}"), seed)
         write_run(Path(f"b/seed-{seed}"), seed, lr=0.5)
@@ -74,10 +74,10 @@ def test_seeds_are_one_curve_and_settings_tell_curves_apart(elsewhere: Path) -> 
     assert kinds(curves) == [[f"{home}/seed-{seed}" for seed in range(3)] for home in "ab"]
     assert [curve.label for curve in curves] == ["learning_rate 0.001", "learning_rate 0.5"]
     assert kinds(curves_of(["a/seed-0", "a/seed-2"])) == [["a/seed-0", "a/seed-2"]]  # named one by one
-    assert kinds(curves_of(["a", "a/seed-1"])) == [[f"a/seed-{seed}" for seed in range(3)]]  # and none twice
+    assert kinds(curves_of(["a", "a/seed-1"])) == [[f"a/seed-{seed}" for seed in range(3)]]  # and no duplicates
 
 
-def test_of_equal_runs_below_one_path_the_last_one_counts_and_below_two_both_do(elsewhere: Path) -> None:
+def test_newest_of_equal_runs_below_one_path_counts(elsewhere: Path) -> None:
     write_run(Path("a/z"), started="2026-01-01T10:00:00")
     write_run(Path("a/b"), started="2026-01-01T12:00:00")
     write_run(Path("c/b"), started="2026-01-01T09:00:00")
@@ -87,18 +87,18 @@ def test_of_equal_runs_below_one_path_the_last_one_counts_and_below_two_both_do(
     assert [curve.label for curve in both] == ["a/b", "c/b"]
 
 
-def test_how_a_run_was_run_does_not_tell_curves_apart(elsewhere: Path) -> None:
+def test_settings_of_execution_do_not_split_curves(elsewhere: Path) -> None:
     write_run(Path("a/set/seed-0"), 0, workers=1), write_run(Path("a/set/seed-1"), 1, workers=1)
     write_run(Path("a/single"), 2, workers=None)
     (curve,) = curves_of(["a"])
     assert [run.seed for run in curve.runs] == [0, 1, 2]
-    write_run(Path("a/serial"), 0, workers=None, executor="serial")  # seed 0 once more: it is no other seed
-    told = {"workers none, executor serial", "workers 1, executor none", "workers none, executor none"}
-    assert {curve.label for curve in curves_of(["a"])} == told
+    write_run(Path("a/serial"), 0, workers=None, executor="serial")  # seed 0 again, not another seed
+    values = {"workers none, executor serial", "workers 1, executor none", "workers none, executor none"}
+    assert {curve.label for curve in curves_of(["a"])} == values
 
 
-def test_no_two_labels_are_equal(elsewhere: Path) -> None:
-    for number in range(12):  # they differ in three settings that are told in any case, and in a fourth
+def test_curve_labels_are_unique(elsewhere: Path) -> None:
+    for number in range(12):  # they differ in three settings that labels always have, and in a fourth
         more = {"num_envs": number // 6, "epochs": number // 6, "minutes": number // 6 or None}
         write_run(Path(f"many/{number}"), **more, target_return=number % 6)
     labels = [curve.label for curve in curves_of(["many"])]
@@ -109,12 +109,12 @@ def test_no_two_labels_are_equal(elsewhere: Path) -> None:
     assert [curve.label for curve in curves_of(["p", "q"])] == ["ppo: p/r", "ppo: q/r", "dqn: p/s", "dqn: q/s"]
     write_run(Path("x"), env="A"), write_run(Path("y"), env="B", target_return=1)
     write_run(Path("z"), env="B", target_return=None)
-    told = ["A, ppo", "B, ppo: target_return 1", "B, ppo: target_return none"]
-    assert [curve.label for curve in curves_of("xyz")] == told
+    results = ["A, ppo", "B, ppo: target_return 1", "B, ppo: target_return none"]
+    assert [curve.label for curve in curves_of("xyz")] == results
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
-def test_a_band_is_the_iqm_of_the_seeds_as_far_as_all_have_come(elsewhere: Path) -> None:
+def test_band_is_the_iqm_of_the_seeds_up_to_the_shortest(elsewhere: Path) -> None:
     for seed, level in enumerate((0.0, 10.0, 20.0, 70.0)):
         write_run(Path(f"a/{seed}"), seed, level=level, lines=4 if seed else 6)
     (curve,) = curves_of(["a"])
@@ -127,7 +127,7 @@ def test_a_band_is_the_iqm_of_the_seeds_as_far_as_all_have_come(elsewhere: Path)
     assert curve.final() == [0.0, 100.0, 200.0, 700.0]
 
 
-def test_of_evaluations_only_steps_that_all_seeds_share_have_a_band(elsewhere: Path) -> None:
+def test_evaluation_band_uses_steps_that_all_seeds_share(elsewhere: Path) -> None:
     for seed, steps in enumerate(((100, 200, 300, 400), (100, 250, 300, 400), (100, 300, 350))):
         rows = [{"env_steps": at, EVALUATED: float(at * seed)} for at in steps]
         write_run(Path(f"a/{seed}"), seed)
@@ -142,14 +142,14 @@ def test_of_evaluations_only_steps_that_all_seeds_share_have_a_band(elsewhere: P
     assert band is not None and len(band.env_steps) == POINTS
 
 
-def test_many_figures_at_once_are_each_ones_iqm_and_interval() -> None:
+def test_vectorised_iqm_and_intervals_equal_single_ones() -> None:
     rows = np.random.default_rng(1).normal(size=(5, 7))
     np.testing.assert_allclose(interquartile_means(rows), [interquartile_mean(list(column)) for column in rows.T])
     low, high = bootstrap_intervals(rows, 10_000)
     np.testing.assert_allclose(np.stack([low, high], 1), [bootstrap_interval(list(column)) for column in rows.T])
 
 
-def test_speed_and_time_are_those_of_the_lines(elsewhere: Path) -> None:
+def test_speed_and_time_split_are_read_from_the_metrics(elsewhere: Path) -> None:
     run = RunRecord(write_run(Path("a")))
     assert rates(run) == ([200, 300, 400], [100.0, 100.0, 100.0])
     (curve,) = curves_of(["a"])
@@ -160,15 +160,15 @@ def test_speed_and_time_are_those_of_the_lines(elsewhere: Path) -> None:
 
 
 @pytest.mark.parametrize(("env_steps", "rate"), [(400, 80.0), (300, 100.0)])
-def test_a_run_that_ended_has_the_speed_that_it_told(env_steps: int, rate: float, elsewhere: Path) -> None:
-    """Not one that has gone on since."""
+def test_finished_run_uses_the_speed_of_its_summary(env_steps: int, rate: float, elsewhere: Path) -> None:
+    """Not the speed of a run that has continued since."""
     write_run(Path("a"))
     (Path("a") / "summary.json").write_text(json.dumps({"env_steps": env_steps, "env_steps_per_s": 80.0}))
     assert curves_of(["a"])[0].env_steps_per_s() == rate
 
 
 # -- plot --------------------------------------------------------------------------------------------------------
-def test_a_png_and_a_page_that_needs_nothing_else(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_writes_a_png_and_a_self_contained_page(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(3):
         write_run(Path(f"a/{seed}"), seed, level=seed)
     assert main(["plot", "a", "--metrics", "entropy"]) == 0
@@ -185,7 +185,7 @@ def test_a_png_and_a_page_that_needs_nothing_else(elsewhere: Path, capsys: pytes
 
 
 def assert_whole(page: str) -> None:
-    """Nothing is fetched, nothing runs."""
+    """The page loads nothing from elsewhere and runs no scripts."""
     assert [link for link in re.findall(r'(?:src|href)="([^"]*)', page) if not link.startswith("data:")] == []
     assert "<script" not in page and "default-src 'none'" in page
 
@@ -195,7 +195,7 @@ def pictures_in(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["png", "svg", "pdf", "html"])
-def test_one_file_of_any_kind(kind: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_writes_every_file_format(kind: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(Path("a"))
     assert main(["plot", "a", "--out", f"new/curves.{kind}"]) == 0
     assert capsys.readouterr().out == f"new/curves.{kind}\n"
@@ -203,14 +203,16 @@ def test_one_file_of_any_kind(kind: str, elsewhere: Path, capsys: pytest.Capture
     assert Path(f"new/curves.{kind}").read_bytes().startswith(begins[kind])
 
 
-def test_runs_of_other_settings_go_beside_each_other_here(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plot_of_several_runs_is_written_to_the_working_directory(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(Path("a")), write_run(Path("b"), lr=0.5)
     assert main(["plot", "a", "b"]) == 0
     assert capsys.readouterr().out.splitlines() == ["plot.png", "plot.html"]
     assert "learning_rate 0.5" in pictures_in(Path("plot.html").read_text())[0]
 
 
-def test_many_curves_have_their_legend_below(elsewhere: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_legend_of_many_curves_is_below_the_axes(elsewhere: Path, recwarn: pytest.WarningsRecorder) -> None:
     for number in range(40):
         write_run(Path(f"a/{number}"), lr=number, env_kwargs={"a_setting_with_a_long_name": "x" * 39})
     curves = curves_of(["a"])
@@ -219,7 +221,7 @@ def test_many_curves_have_their_legend_below(elsewhere: Path, recwarn: pytest.Wa
     assert [str(one.message) for one in recwarn if "layout" in str(one.message)] == []
     axes = whole.axes[0]
     assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
-    assert axes.get_window_extent().height > 200  # something is left to draw in
+    assert axes.get_window_extent().height > 200  # there is space left for the curve
     styles = {(line.get_color(), line.get_linestyle()) for line in axes.lines}
     assert len(styles) == 32  # eight colours, four kinds of lines
     few = figure(panels_of(curves[:8]), curves[:8])
@@ -240,14 +242,14 @@ def test_each_env_has_its_own_axes(elsewhere: Path, capsys: pytest.CaptureFixtur
     assert "the runs have 22 different envs, but a figure shows at most 16; name fewer runs" in capsys.readouterr().err
 
 
-def test_a_run_that_has_just_begun_has_a_picture_too(elsewhere: Path) -> None:
+def test_run_without_metrics_can_be_plotted(elsewhere: Path) -> None:
     (write_run(Path("a")) / "metrics.jsonl").write_text("")
     assert main(["plot", "a"]) == 0 and main(["report", "a"]) == 0
     assert "no run has mean_return yet" in pictures_in(Path("a/plot.html").read_text())[0]
 
 
 def dark_pixels(whole: Any) -> int:
-    """Of what is drawn inside the axes."""
+    """Number of dark pixels inside the axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     for axes in whole.axes:
@@ -261,7 +263,7 @@ def dark_pixels(whole: Any) -> int:
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_single_point_is_seen(seeds: int, elsewhere: Path) -> None:
+def test_single_point_is_visible(seeds: int, elsewhere: Path) -> None:
     for seed in range(seeds):
         write_run(Path(f"r/{seed}"), seed=seed, level=1.0, lines=1)
     curves = curves_of(["r"])
@@ -269,7 +271,7 @@ def test_a_single_point_is_seen(seeds: int, elsewhere: Path) -> None:
         assert dark_pixels(figure([panel], curves)) > 20
 
 
-def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(elsewhere: Path) -> None:
+def test_returns_of_every_episode_of_a_task_are_drawn_if_logged(elsewhere: Path) -> None:
     home = write_run(Path("a"))
     assert RunRecord(home).inner_episodes == 0
     name = "evaluation_mean_return"
@@ -289,7 +291,7 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("plot", "RUN is missing; for example: `multiverse plot runs/CartPole-v1`"),
         ("plot nowhere", "nowhere: there is no such directory"),
@@ -304,15 +306,17 @@ def test_returns_of_every_episode_of_a_task_are_drawn_where_a_run_logs_them(else
         ("replay a", "this run has no checkpoint"),
     ],
 )
-def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    typed: str, message: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(Path("a"))
     assert main(typed.split()) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and told in error
+    assert error.count("\n") == 1 and message in error
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_readers_of_metrics_need_no_checkpoints(
+def test_commands_that_read_metrics_need_no_checkpoints(
     lost: bool, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, lr in (("a", 1e-3), ("b", 1e-4)):
@@ -328,7 +332,7 @@ def test_readers_of_metrics_need_no_checkpoints(
 
 
 @pytest.mark.parametrize("command", ["plot", "report"])
-def test_without_matplotlib_the_extra_is_named(
+def test_missing_matplotlib_is_reported_with_the_extra(
     command: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(Path("a"))
@@ -340,7 +344,7 @@ def test_without_matplotlib_the_extra_is_named(
 
 
 # -- compare -----------------------------------------------------------------------------------------------------
-def test_compare_tells_what_differs_and_how_they_did(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_shows_differing_settings_and_results(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in range(2):
         write_run(Path(f"a/{seed}"), seed, level=5.0)
     write_run(Path("b"), lr=0.5, level=7.0, target_return=9)
@@ -351,22 +355,24 @@ def test_compare_tells_what_differs_and_how_they_did(elsewhere: Path, capsys: py
     assert "IQM 50.0 (50.0 to 50.0)" in rows["last evaluation"] and rows["last evaluation"].split()[-1] == "70.0"
     assert rows["time: learn"].split()[2:] == ["50", "%", "50", "%"] and "env" not in rows
     assert main(["compare", "a", "b", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["settings"] == {"ppo.learning_rate": [0.001, 0.5], "target_return": [None, 9]}
-    assert [one["last_returns"] for one in told["runs"]] == [[50.0, 50.0], [70.0]]
-    assert [one["env_steps_per_s"] for one in told["runs"]] == [100.0, 100.0]
+    report = json.loads(capsys.readouterr().out)
+    assert report["settings"] == {"ppo.learning_rate": [0.001, 0.5], "target_return": [None, 9]}
+    assert [one["last_returns"] for one in report["runs"]] == [[50.0, 50.0], [70.0]]
+    assert [one["env_steps_per_s"] for one in report["runs"]] == [100.0, 100.0]
 
 
-def test_settings_of_different_algorithms_are_one(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_settings_of_different_algorithms_share_a_row(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(Path("a"))
     write_run(Path("b"), algorithm="sac", ppo={}, sac={"learning_rate": 0.5, "tau": 0.1})
     assert main(["compare", "a", "b", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["settings"]
-    assert told["learning_rate"] == [0.001, 0.5] and told["tau"] == [None, 0.1] and "sac.tau" not in told
+    report = json.loads(capsys.readouterr().out)["settings"]
+    assert report["learning_rate"] == [0.001, 0.5] and report["tau"] == [None, 0.1] and "sac.tau" not in report
 
 
 # -- report ------------------------------------------------------------------------------------------------------
-def test_a_report_has_everything_in_one_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_has_everything_in_one_file(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = write_run(Path("a"), env_kwargs={"gravity": 9.75})
     (home / "summary.json").write_text(json.dumps(ENDED))
     (home / "videos").mkdir()
@@ -377,8 +383,15 @@ def test_a_report_has_everything_in_one_file(elsewhere: Path, capsys: pytest.Cap
     page = Path("a/report.html").read_text()
     assert_whole(page)
     assert base64.b64encode(b"moving pictures").decode() in page and len(pictures_in(page)) == 4
-    for told in ("env_kwargs.gravity", "9.75", "Abacus", "finished in 4.0 s", "gradient steps skipped", "env restarts"):
-        assert told in page, told
+    for reported in (
+        "env_kwargs.gravity",
+        "9.75",
+        "Abacus",
+        "finished in 4.0 s",
+        "gradient steps skipped",
+        "env restarts",
+    ):
+        assert reported in page, reported
     (home / "summary.json").write_text(
         json.dumps({"error": "TrainingDiverged: nan", "failures": "none of your affair"})
     )
@@ -387,7 +400,7 @@ def test_a_report_has_everything_in_one_file(elsewhere: Path, capsys: pytest.Cap
 
 
 @pytest.mark.fault("E7")
-def test_what_a_strangers_run_says_is_text_in_a_page(elsewhere: Path) -> None:
+def test_markup_in_a_foreign_run_is_escaped_in_pages(elsewhere: Path) -> None:
     bad = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     home = write_run(Path("a"), env=bad, algorithm="$\\frac{1}$", env_kwargs={bad: bad})
     (home / "summary.json").write_text(json.dumps({**ENDED, "stopped": bad}))
@@ -400,20 +413,18 @@ def test_what_a_strangers_run_says_is_text_in_a_page(elsewhere: Path) -> None:
 
 
 # -- replay ------------------------------------------------------------------------------------------------------
-def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
-    elsewhere: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replayed_evaluation_episode_is_bit_equal(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("a"), "--evaluation-episodes", "3") == 0
     capsys.readouterr()
-    told = []
+    results = []
     for number in (0, 2, 2):
         assert main(["replay", "a", "--episode", str(number), "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    assert [one["same"] for one in told] == [True] * 3
-    assert told[1] == told[2] and told[0]["digest"] != told[1]["digest"]
+        results.append(json.loads(capsys.readouterr().out))
+    assert [one["same"] for one in results] == [True] * 3
+    assert results[1] == results[2] and results[0]["digest"] != results[1]["digest"]
     assert main(["replay", "a", "--episode", "2", "--video"]) == 0
     said = capsys.readouterr().out
-    assert told[1]["digest"] in said and "The return and the length are the same" in said
+    assert results[1]["digest"] in said and "The return and the length are the same" in said
     (video,) = Path("a/videos").iterdir()
     assert video.name.endswith("-episode-2.mp4") and video.stat().st_size > 0 and str(video) in said
     assert main(["replay", "a", "--episode", "3"]) == 0
@@ -421,13 +432,13 @@ def test_an_episode_of_the_evaluation_comes_again_bit_for_bit(
 
 
 @pytest.mark.parametrize("env", ["pettingzoo.classic.connect_four_v3:env", "mpe2.simple_spread_v3:parallel_env"])
-def test_episodes_of_several_agents_come_again_too(env: str, elsewhere: Path) -> None:
+def test_replayed_multi_agent_episode_is_bit_equal(env: str, elsewhere: Path) -> None:
     assert train(Path("a"), "--evaluation-episodes", "1", env=env, env_steps=64) == 0
     again = [mv.replay("a", 0) for _ in range(2)]
     assert again[0].same and again[0] == again[1] and len({again[0].digest, Witness().digest()}) == 2
 
 
-def test_the_digest_is_of_everything_that_is_done_and_shown() -> None:
+def test_digest_depends_on_actions_and_observations() -> None:
     class Still:
         agents = ("a",)
 
@@ -449,7 +460,7 @@ def test_the_digest_is_of_everything_that_is_done_and_shown() -> None:
 
 
 class Restless(gym.Env[Any, Any]):
-    """No episode is as long as the one before, whatever the seed."""
+    """Env whose episodes all differ in length, whatever the seed."""
 
     observation_space, action_space = spaces.Box(0, 1, (1,), np.float32), spaces.Discrete(2)
     ages = itertools.count(1)
@@ -463,7 +474,7 @@ class Restless(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, self._left <= 0, False, {}
 
 
-def test_an_episode_that_does_not_come_again_is_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replayed_episode_that_differs_is_reported(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("a"), env="tests.cli.test_pictures:Restless") == 0
     capsys.readouterr()
     assert main(["replay", "a"]) == 1
@@ -471,7 +482,7 @@ def test_an_episode_that_does_not_come_again_is_told(elsewhere: Path, capsys: py
 
 
 # -- as tables ---------------------------------------------------------------------------------------------------
-def test_metrics_of_a_run_as_rows_and_as_a_table(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_a_run_are_rows_and_a_dataframe(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = mv.Run.at(write_run(Path("a/one")).parent)
     assert run.path == Path("a/one") and run.summary == {}
     assert [row["env_steps"] for row in run.rows()] == [100, 200, 300, 400]

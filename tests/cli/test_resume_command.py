@@ -1,4 +1,4 @@
-"""`multiverse resume`: on with what was interrupted, and longer with what was finished."""
+"""`multiverse resume`: interrupted runs are continued, and finished runs extended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def interrupt_after(updates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress.ProgressLines, "_update", interrupted)
 
 
-def test_an_interrupted_run_ends_as_one_that_was_not(
+def test_interrupted_run_resumes_exactly(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(Path("whole"), env_steps=512) == 0
@@ -41,7 +41,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(
     assert digest("parts") == digest("whole")
 
 
-def test_a_longer_budget_is_kept_for_the_next_resume(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_longer_budget_is_kept_for_the_next_resume(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert train(Path("one"), env_steps=128) == 0
     with monkeypatch.context() as patch:
         interrupt_after(3, patch)
@@ -51,14 +51,14 @@ def test_a_longer_budget_is_kept_for_the_next_resume(elsewhere: Path, monkeypatc
     assert read_config("one/config.yaml")["env_steps"] == 320
 
 
-def test_a_budget_that_is_spent_is_told(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exhausted_budget_is_reported(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("one"), env_steps=64) == 0
     capsys.readouterr()
     assert main(["resume", "one"]) == 0
     assert "The run has used its budget. Pass a larger --env-steps" in capsys.readouterr().out
 
 
-def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: Path) -> None:
+def test_settings_passed_to_resume_are_kept_in_the_run(elsewhere: Path) -> None:
     assert train(Path("one"), env_steps=64) == 0
     assert main(["resume", "one", "--timesteps", "128", "--lr", "1e-4", "--executor", "thread", "--workers", "1"]) == 0
     config, summary = read_config("one/config.yaml"), json.loads(Path("one/summary.json").read_text())
@@ -66,7 +66,7 @@ def test_settings_given_to_resume_are_those_of_the_run_from_then_on(elsewhere: P
     assert (summary["env_steps"], summary["plan"]["executor"]) == (128, "thread")
 
 
-def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
+def test_help_of_resume_shows_settings_of_the_runs_algorithm(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(Path("one"), env_steps=64) == 0
@@ -87,16 +87,16 @@ def test_help_is_of_the_runs_algorithm_or_says_whose_a_setting_is(
 
 
 @pytest.mark.parametrize("word", [["train", "--help"], ["train", "CartPole-v1", "--lrr", "3"], ["train", "--tau", "1"]])
-def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[str]) -> None:
+def test_help_and_mistyped_flags_import_no_heavy_package(word: list[str]) -> None:
     code = "import sys\nfrom multiverse.cli.main import main\nmain(sys.argv[1:])\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code, *word], capture_output=True, text=True)
     loaded = set(done.stderr.split())
-    assert "gymnasium" in loaded  # all of them were told
+    assert "gymnasium" in loaded  # imported for the list of env ids
     assert not {"torch", "rich", "psutil", "multiverse.vector", "multiverse.executors"} & loaded
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --env-steps 0", "--env-steps 0: must be greater than 0"),
@@ -114,23 +114,25 @@ def test_help_and_a_mistyped_flag_load_nothing_that_takes_its_time(word: list[st
         ("one --net_arch=64,64", "--net-arch cannot change in a run"),
         ("one --seed 3", "--seed cannot change in a run"),
         ("one --no-separate", "--no-separate cannot change in a run"),
-        ("one --tasks 9", "--tasks cannot change in a run"),  # what was trained on would be held out
+        ("one --tasks 9", "--tasks cannot change in a run"),  # tasks of the training would be held out
         ("one --held_out_tasks=9", "--held-out-tasks cannot change in a run"),
         ("one --episodes-per-task 2", "--episodes-per-task cannot change in a run"),
         ("one --oracle", "--oracle cannot change in a run"),
     ],
 )
-def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    typed: str, message: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if typed.startswith("one -"):
         train(Path("one"), env_steps=64)
         capsys.readouterr()
     assert main(["resume", *typed.split()]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and told in error
+    assert error.count("\n") == 1 and message in error
 
 
 @pytest.mark.fault("A14")
-def test_ctrl_c_in_a_terminal_saves_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_terminal_saves_and_ends_all_processes(tmp_path: Path) -> None:
     """With worker processes, and a fork server that is their parent."""
     small = [word if word != "serial" else "process" for word in SMALL]
     command = [sys.executable, "-m", "multiverse.cli", "train", "CartPole-v1", "--run-dir", str(tmp_path / "one")]

@@ -1,4 +1,4 @@
-"""`multiverse tune --search`: what is tried, trials that are runs, pruning, going on, and what is told."""
+"""`multiverse tune --search`: specifications, trials that are runs, pruning, resume and reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def space(text: str, algorithm: str = "ppo") -> Space:
 
 
 # -- what is tried -----------------------------------------------------------------------------------------------
-def test_ranges_lists_and_the_usual() -> None:
+def test_search_specification_accepts_ranges_lists_and_defaults() -> None:
     found = space("lr=1e-5..1e-2, Batch-Size=32|64|128, epochs=2..8, gamma, activation, normalize_rewards, n_envs")
     assert found.dimensions == {
         "learning_rate": Range(1e-5, 1e-2, whole=False),
@@ -59,7 +59,7 @@ def test_ranges_lists_and_the_usual() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c", "sac", "td3", "discrete_sac", "dqn"])
-def test_every_usual_range_is_one_that_the_algorithm_takes(algorithm: str) -> None:
+def test_default_ranges_of_every_algorithm_are_valid(algorithm: str) -> None:
     from multiverse.cli.search import DEFAULT_VALUES
 
     found = space(",".join(["steps_per_env", *(name for name in DEFAULT_VALUES if _has(algorithm, name))]), algorithm)
@@ -71,7 +71,7 @@ def _has(algorithm: str, name: str) -> bool:
     return name == "num_envs" or hasattr(config.settings, name)
 
 
-def test_what_was_drawn_is_what_a_config_takes() -> None:
+def test_drawn_values_become_a_valid_config() -> None:
     found = space("lr=1e-5..1e-2,epochs=2..8,hidden_sizes=64 64|256 256,memory,target_kl,normalize_rewards")
     drawn = {"learning_rate": 0.0012345, "epochs": 5, "hidden_sizes": "256 256"}
     values = found.values({**drawn, "memory": "none", "target_kl": "0.03", "normalize_rewards": "true"})
@@ -86,7 +86,7 @@ def test_what_was_drawn_is_what_a_config_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("learnin_rate", r"ppo has no such setting\. Did you mean learning_rate\?"),
         ("tau", "ppo has no such setting"),
@@ -103,8 +103,8 @@ def test_what_was_drawn_is_what_a_config_takes() -> None:
         ("", "--search needs settings"),
     ],
 )
-def test_what_cannot_be_searched_is_told(text: str, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_invalid_search_specification_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         space(text)
 
 
@@ -112,7 +112,7 @@ ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("tune CartPole-v1 --search lr --pruner best", "--pruner best: expected one of median, halving, none"),
         ("tune CartPole-v1 --search lr --trials 0", "--trials 0: must be greater than 0"),
@@ -123,16 +123,18 @@ ANT = Path(__file__).parents[2] / "examples" / "meta_rl" / "configs" / "ant_dir.
         (f"tune --config {ANT} --search num_envs", f"change {ANT}, line 10: env.num_parallel_workers instead"),
     ],
 )
-def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    typed: str, message: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("file").write_text("")
     Path("full").mkdir()
     Path("full/mine.txt").write_text("")
     assert main(typed.split()) == 2
     error = capsys.readouterr().err
-    assert told in error and error.count("\n") == 1 and not Path("searches").exists()
+    assert message in error and error.count("\n") == 1 and not Path("searches").exists()
 
 
-def test_without_optuna_the_extra_is_named(
+def test_missing_optuna_is_reported_with_the_extra(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -141,7 +143,7 @@ def test_without_optuna_the_extra_is_named(
 
 
 # -- a search ----------------------------------------------------------------------------------------------------
-def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
+def test_trials_are_runs_and_bad_ones_are_pruned(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 1)  # one by one: what each is measured by is the same
@@ -172,8 +174,8 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
     _, _, *words = shlex.split(command)
     assert words[-2:] == ["--seeds", "5"]
     best_run = _config_of(Path("s") / best["run"])
-    told = {**plain_config(config_from(train_options(words[:-2]))), "evaluate_every": 0, "seed": best_run.seed}
-    assert told == plain_config(best_run)
+    values = {**plain_config(config_from(train_options(words[:-2]))), "evaluate_every": 0, "seed": best_run.seed}
+    assert values == plain_config(best_run)
     seeds = [_config_of(Path(f"s/trial-{number}")).seed for number in range(3)]
     rates = [trial["settings"]["learning_rate"] for trial in found["trials"]]
     assert seeds == [rates[:number].count(rates[number]) for number in range(3)]  # what is drawn again has another
@@ -181,7 +183,7 @@ def test_trials_are_runs_the_bad_are_pruned_and_more_go_on(
 
 @pytest.mark.parametrize("rates", [(1e-5, 1e-1), (2e-5, 9e-4), (3e-4, 9e-4), (2.9e-4, 3.3e-4), (3e-4, 3e-4)])
 def test_labels_of_a_logarithmic_axis_do_not_overlap(rates: tuple[float, float]) -> None:
-    """However narrow the part of the range that was tried."""
+    """However narrow the tried part of the range."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     trials = [Trial(n, {"learning_rate": rate}, "complete", 1.0 + n) for n, rate in enumerate(rates)]
@@ -199,7 +201,7 @@ def test_labels_of_a_logarithmic_axis_do_not_overlap(rates: tuple[float, float])
 
 
 @pytest.mark.parametrize(("pruner", "stages"), [("median", [1, 2]), ("none", [1, 2, 3, 4])])
-def test_a_run_below_the_median_of_the_others_is_ended(pruner: str, stages: list[int], tmp_path: Path) -> None:
+def test_trial_below_the_median_is_pruned(pruner: str, stages: list[int], tmp_path: Path) -> None:
     study = opened(tmp_path)
     for returned in (20.0, 200.0, 300.0, 100.0):  # at every stage
         found = study.ask()
@@ -221,7 +223,7 @@ def _config_of(run: Path) -> Any:
     return saved_config(read_config(run / "config.yaml"), str(run), None)
 
 
-def test_another_search_has_another_directory(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_search_in_the_same_directory_is_refused(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TWO, "--trials", "1"]) == 0
     capsys.readouterr()
     assert main([*TWO, "--trials", "2", "--epochs", "3"]) == 2
@@ -230,7 +232,7 @@ def test_another_search_has_another_directory(elsewhere: Path, capsys: pytest.Ca
     assert "s holds a search with other settings (--search lr=1e-9|0.003)" in capsys.readouterr().err
 
 
-def test_a_search_in_which_every_trial_fails_ends(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_ends_if_every_trial_fails(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("broken.py").write_text("def make():\n    raise OSError('no such cartridge')\n")
     assert main(["tune", "broken.py:make", "--search", "lr", *FLAGS.split(), "--run-dir", "s"]) == 2
     error = capsys.readouterr().err
@@ -242,7 +244,7 @@ LONG = [*(word.replace("2048", "60000") for word in TWO), "--checkpoint-every-s"
 
 
 def interrupted(words: list[str], number: signal.Signals) -> tuple[int, str]:
-    """The command, in a process that is ended after the first checkpoint of the first trial."""
+    """The command in a process that is ended after the first checkpoint of the first trial."""
     command = [sys.executable, "-m", "multiverse.cli", *words]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
     while not any(Path("s/trial-0/checkpoints").glob("step-*")):
@@ -256,7 +258,7 @@ def interrupted(words: list[str], number: signal.Signals) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
-def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsewhere: Path) -> None:
+def test_interrupted_trial_resumes(number: signal.Signals, elsewhere: Path) -> None:
     words = [*LONG, "--trials", "1"]
     code, error = interrupted(words, number)
     if number != signal.SIGKILL:
@@ -270,7 +272,7 @@ def test_an_interrupted_trial_goes_on_where_it_was(number: signal.Signals, elsew
 
 
 @pytest.mark.parametrize("folder", ["", "there/"])
-def test_a_search_goes_on_where_ones_own_algorithm_is_now(
+def test_search_resumes_with_a_moved_algorithm(
     folder: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def words(folder: str, name: str = "Mine") -> list[str]:

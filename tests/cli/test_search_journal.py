@@ -1,4 +1,4 @@
-"""`study.journal` of a search: a torn last line is repaired; other damage is one sentence with file and line."""
+"""`study.journal` of a search: a torn last line is repaired; other damage is an error with file and line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def journal(made: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.fault("D3")
 @pytest.mark.parametrize("cut", [1, 5, 40])
-def test_a_torn_last_line_is_cut_off_and_the_file_is_kept(
+def test_torn_last_line_is_cut_off_and_a_copy_is_kept(
     journal: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     torn = journal.read_bytes()[:-cut]
@@ -61,7 +61,7 @@ def test_a_torn_last_line_is_cut_off_and_the_file_is_kept(
     assert not caplog.text and [*journal.parent.glob(f"{JOURNAL}.torn-*")] == [aside]
 
 
-def test_a_journal_whose_first_line_is_torn_is_new(tmp_path: Path) -> None:
+def test_journal_with_a_torn_first_line_is_empty(tmp_path: Path) -> None:
     path = search(tmp_path / "s").path
     (path / JOURNAL).write_bytes(b'{"op_code":0,"wor')
     assert search(path).trials == []
@@ -129,7 +129,7 @@ def test_other_damage_is_an_error_with_file_and_line_and_changes_nothing(journal
 
 
 @pytest.mark.fault("D3")
-def test_a_journal_that_may_not_be_read_is_an_error(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_journal_is_an_error(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, largest: int) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
@@ -138,7 +138,7 @@ def test_a_journal_that_may_not_be_read_is_an_error(journal: Path, monkeypatch: 
         search(journal.parent)
 
 
-def test_the_command_reports_a_damaged_journal_in_one_line(
+def test_damaged_journal_is_reported_in_one_line(
     journal: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(journal.parent.parent)
@@ -150,7 +150,7 @@ def test_the_command_reports_a_damaged_journal_in_one_line(
 
 @pytest.mark.fault("D7")
 @pytest.mark.parametrize("link", [True, False])
-def test_a_lock_that_a_killed_process_has_left_on_the_journal_is_removed(journal: Path, link: bool) -> None:
+def test_journal_lock_of_a_killed_process_is_removed(journal: Path, link: bool) -> None:
     left = journal.with_name(JOURNAL_LOCK)
     left.symlink_to("gone") if link else left.touch()
     repair(journal.parent, 2)
@@ -158,7 +158,7 @@ def test_a_lock_that_a_killed_process_has_left_on_the_journal_is_removed(journal
 
 
 @pytest.mark.fault("E7")
-def test_a_trial_that_is_a_link_is_refused(journal: Path, tmp_path: Path) -> None:
+def test_trial_that_is_a_symbolic_link_is_refused(journal: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (journal.parent / "trial-1").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidRequest, match="trial-1 is a symbolic link, which is not followed"):
@@ -167,14 +167,14 @@ def test_a_trial_that_is_a_link_is_refused(journal: Path, tmp_path: Path) -> Non
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", ["config.yaml", "search.json"])
-def test_a_file_of_a_search_that_is_a_link_is_refused(name: str, journal: Path, tmp_path: Path) -> None:
+def test_search_file_that_is_a_symbolic_link_is_refused(name: str, journal: Path, tmp_path: Path) -> None:
     shutil.move(journal.parent / name, tmp_path / "elsewhere")
     (journal.parent / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InvalidRequest, match=f"{name} is a symbolic link, which is not followed"):
         search(journal.parent)
 
 
-def test_a_trial_whose_settings_were_not_all_drawn_fails_and_another_is_drawn(tmp_path: Path) -> None:
+def test_trial_with_incompletely_drawn_settings_fails_and_another_is_drawn(tmp_path: Path) -> None:
     found = search(tmp_path / "s")
     found._drawn()
     path = found.path / JOURNAL

@@ -1,4 +1,4 @@
-"""The self-test passes here, and fails for every fault it is there to find."""
+"""The self-test passes here, and fails for every fault that it should find."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from multiverse.executors import process
 
 @pytest.fixture
 def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The self-test alone: the other checks have tests of their own."""
+    """The self-test alone: the other checks have separate tests."""
     monkeypatch.setattr(doctor_checks, "all_checks", lambda: {"a": lambda: Finding("ok", "fine")})
 
 
@@ -31,7 +31,7 @@ def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "SETTLE_S", 0.1)
 
 
-def test_it_passes_in_a_fresh_process() -> None:
+def test_self_test_passes_in_a_fresh_process() -> None:
     command = [sys.executable, "-m", "multiverse.cli", "doctor", "--self-test"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -43,12 +43,12 @@ def test_it_passes_in_a_fresh_process() -> None:
     assert "multiverse works on this machine." in done.stdout
 
 
-def test_it_covers_every_executor_and_start_method() -> None:
+def test_self_test_covers_every_executor_and_start_method() -> None:
     methods = ["process (forkserver)", "process (fork)", "process (spawn)"]
     assert list(self_test.contenders()) == ["thread", *methods, "hybrid"]
 
 
-def test_without_processes_it_covers_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_without_processes_covers_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "usable_here", lambda: False)
     assert list(self_test.contenders()) == ["thread"]
 
@@ -80,7 +80,7 @@ class OneBitOff:
 
 
 @pytest.mark.usefixtures("quick_checks")
-def test_one_wrong_bit_fails_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_wrong_bit_fails_the_self_test(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(self_test, "contenders", lambda: {"hybrid": OneBitOff})
     assert main(["doctor", "--self-test"]) == 1
     out = capsys.readouterr().out
@@ -88,7 +88,7 @@ def test_one_wrong_bit_fails_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.usefixtures("quick_checks")
-def test_an_executor_that_raises_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_executor_that_raises_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> Any:
         raise mv.errors.PreflightError("no such luck\nmore")
 
@@ -124,7 +124,7 @@ def leaked_thread() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("leak", "words"), [(leaked_process, "processes ["), (leaked_file, "2 open files"), (leaked_thread, "forgotten")]
 )
-def test_a_leak_is_found_and_named(leak: Any, words: str) -> None:
+def test_leak_is_found_and_named(leak: Any, words: str) -> None:
     before = self_test.Resources.now()
     assert self_test.left_behind(before) == ""
     leaking = leak()
@@ -134,7 +134,7 @@ def test_a_leak_is_found_and_named(leak: Any, words: str) -> None:
     assert self_test.left_behind(before) == ""
 
 
-def test_differences_are_placed() -> None:
+def test_difference_is_reported_with_its_field_and_step() -> None:
     reset = (np.zeros((2, 4), np.float32),)
     step = (np.zeros((2, 4), np.float32), np.ones(2), np.zeros(2, bool), np.zeros(2, bool))
     assert self_test.difference([reset, step], [reset, step]) == ""

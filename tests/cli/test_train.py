@@ -1,4 +1,4 @@
-"""`multiverse train`: from flags, files and presets to a run, and what it tells on the way."""
+"""`multiverse train`: from flags, files and presets to a run, and its output."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def test_every_setting_has_a_flag_with_help() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_what_a_config_inherits_has_its_help_too() -> None:
+def test_inherited_settings_have_help_texts() -> None:
     words = {one.name: one.help for one in all_settings("a2c")["settings of a2c"]}
-    # Its default is another one.
+    # The default differs.
     assert words["steps_per_env"] == "Number of steps of each environment in one rollout, from which one update learns."
     assert words["learning_rate"] == "Step size of RMSprop." and words["gamma"] == "Discount factor."
 
 
-def test_other_names_are_of_settings_that_are_there() -> None:
+def test_synonyms_belong_to_existing_settings() -> None:
     named = {one.name for name in ALGORITHMS for group in all_settings(name).values() for one in group}
     assert set(SYNONYMS) <= named
 
 
-def test_the_documents_table_is_the_settings() -> None:
+def test_settings_table_is_in_the_training_page() -> None:
     assert table() in (ROOT / "docs" / "training.md").read_text()
 
 
@@ -73,7 +73,7 @@ def test_the_documents_table_is_the_settings() -> None:
         ("--reply-timeout-s none", "reply_timeout_s", None),
     ],
 )
-def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
+def test_flag_synonyms_and_spellings_are_accepted(typed: str, name: str, value: Any) -> None:
     assert getattr(config_of("CartPole-v1", *typed.split()), name) == value
 
 
@@ -95,16 +95,16 @@ def test_synonyms_and_spellings(typed: str, name: str, value: Any) -> None:
         ("--lr 1 --lr 2", "learning_rate", 2.0),
     ],
 )
-def test_the_agents_settings_are_flags_too(typed: str, name: str, value: Any) -> None:
+def test_settings_of_the_algorithm_are_flags(typed: str, name: str, value: Any) -> None:
     assert getattr(config_of("CartPole-v1", *typed.split()).settings, name) == value
 
 
-def test_an_env_after_a_list_is_the_env() -> None:
+def test_env_after_a_list_valued_flag_is_the_env() -> None:
     config = config_of("--hidden-sizes", "32", "16", "CartPole-v1")
     assert (config.env, config.settings.hidden_sizes) == ("CartPole-v1", (32, 16))
 
 
-def test_wrappers_are_words_and_an_env_after_them_is_the_env(elsewhere: Path) -> None:
+def test_wrappers_are_a_list_and_a_following_env_is_the_env(elsewhere: Path) -> None:
     words = ["--wrappers", "gymnasium.wrappers:FlattenObservation", "gymnasium.wrappers:NormalizeReward"]
     config = config_of(*words, "CartPole-v1")
     assert (config.env, config.wrappers) == ("CartPole-v1", tuple(words[1:]))
@@ -113,11 +113,11 @@ def test_wrappers_are_words_and_an_env_after_them_is_the_env(elsewhere: Path) ->
     assert returns and not any(one.is_integer() for one in returns)
 
 
-def test_env_kwargs_are_json() -> None:
+def test_env_kwargs_flag_is_parsed_as_json() -> None:
     assert config_of("Pendulum-v1", "--env-kwargs", '{"g": 9.8}').env_kwargs == {"g": 9.8}
 
 
-def test_env_kwargs_go_over_those_of_a_preset_one_by_one(tmp_path: Path) -> None:
+def test_env_kwargs_are_merged_with_those_of_the_preset(tmp_path: Path) -> None:
     theirs = {"curriculum": True, "episode_length": 500}
     assert config_of("multiverse/Quest-v0").env_kwargs == theirs
     mine = config_of("multiverse/Quest-v0", "--env-kwargs", '{"episode_length": 9, "x": 1}')
@@ -129,7 +129,7 @@ def test_env_kwargs_go_over_those_of_a_preset_one_by_one(tmp_path: Path) -> None
 
 
 # -- flags before the file, the file before the preset ---------------------------------------------------------------
-def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> None:
+def test_config_file_overrides_the_preset_and_flags_override_both(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("env: CartPole-v1\nlearning_rate: 0.5\nppo:\n  gamma: 0.5\n  epochs: 7\n")
     config = config_of("--config", str(file), "--gamma", "0.25")
@@ -139,14 +139,14 @@ def test_a_file_goes_before_the_preset_and_flags_before_both(tmp_path: Path) -> 
         0.25,
         7,
     )
-    assert config.settings.gae_lambda == 0.8  # the preset's
+    assert config.settings.gae_lambda == 0.8  # the value of the preset
 
 
 ANT = str(ROOT / "examples" / "meta_rl" / "configs" / "ant_dir.yaml")
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--num-envs 2", "--num-envs: .* with 6; change .*ant_dir.yaml, line 10: env.num_parallel_workers instead"),
         ("--n-envs auto", "--num-envs: .* change .*ant_dir.yaml, line 10: env.num_parallel_workers instead"),
@@ -155,19 +155,19 @@ ANT = str(ROOT / "examples" / "meta_rl" / "configs" / "ant_dir.yaml")
         ("multiverse/Wind-v0", "multiverse/Wind-v0: .* with AntDir-v0; .* line 6: env.env_name instead"),
     ],
 )
-def test_what_would_make_other_iterations_of_a_config_that_counts_rollouts_is_refused(words: str, told: str) -> None:
-    with pytest.raises(InvalidRequest, match=told):
+def test_flags_that_contradict_a_config_with_rollout_counts_are_refused(words: str, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         config_of("--config", ANT, *words.split())
 
 
-def test_other_flags_go_before_a_config_that_counts_rollouts() -> None:
+def test_other_flags_override_a_config_with_rollout_counts() -> None:
     same = "AntDir-v0 --num-envs 6 --episodes-per-task 2 --steps-per-env 800"
     found = config_of("--config", ANT, *f"{same} --workers 2 --executor thread --seed 5 --gamma 0.5".split())
     assert (found.workers, found.executor, found.seed, found.settings.gamma) == (2, "thread", 5, 0.5)
     assert (found.env, found.num_envs, found.settings.steps_per_env) == ("multiverse/AntDir-v0", 6, 800)
 
 
-def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
+def test_config_of_a_run_reproduces_the_run(elsewhere: Path) -> None:
     assert train(elsewhere / "one", "--seed", "3") == 0
     assert main(["train", "--config", "one/config.yaml", "--run-dir", "two"]) == 0
     assert read_config("one/config.yaml") == read_config("two/config.yaml")
@@ -175,7 +175,7 @@ def test_the_config_of_a_run_makes_the_same_run(elsewhere: Path) -> None:
     assert one["evaluation"] == two["evaluation"] and one["episodes"] == two["episodes"]
 
 
-def test_a_budget_takes_the_place_of_those_it_goes_before(tmp_path: Path) -> None:
+def test_given_budget_replaces_the_one_it_overrides(tmp_path: Path) -> None:
     assert config_of("CartPole-v1").env_steps == 100_000
     by_time = config_of("CartPole-v1", "--minutes", "5")
     assert (by_time.env_steps, by_time.minutes) == (None, 5)
@@ -187,14 +187,14 @@ def test_a_budget_takes_the_place_of_those_it_goes_before(tmp_path: Path) -> Non
     assert (both.env_steps, both.episodes) == (50, None)
 
 
-def test_presets_of_other_envs_and_none() -> None:
+def test_preset_can_be_that_of_another_env_or_none() -> None:
     assert config_of("Acrobot-v1", "--preset", "CartPole-v1").settings.gae_lambda == 0.8
     assert config_of("CartPole-v1", "--no-preset").settings.gae_lambda == 0.95
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------
-def test_a_refusal_is_all_that_is_said(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that only the env's own spaces give reason for."""
+def test_refusal_prints_only_the_error(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also a refusal that depends on the env's spaces."""
     assert main(["train", "CartPole-v1", "--algorithm", "sac", "--executor", "serial"]) == 2
     out, error = capsys.readouterr()
     assert out == "" and "sac: actions must be a Box of floats" in error and error.count("\n") == 1
@@ -216,7 +216,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("", "ENV is missing; for example: `multiverse train CartPole-v1`"),
         ("CartPoel-v1", "did you mean CartPole-v1?"),
@@ -283,17 +283,19 @@ FILES = {
         ("CartPole-v1 --learning-rate .inf", "--learning-rate=inf: expected a finite number"),
     ],
 )
-def test_bad_input_is_one_sentence(typed: str, told: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(
+    typed: str, message: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, text in FILES.items():
         Path(name).write_text(text)
     assert main(["train", *typed.split()]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.count("\n") == 1 and told in captured.err
+    assert captured.err.count("\n") == 1 and message in captured.err
     assert not Path("runs").exists()
 
 
-def test_a_device_that_is_not_there(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_absent_device_is_refused(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     absent = "mps" if torch.cuda.is_available() else "cuda"
     assert main(["train", "CartPole-v1", "--device", absent]) == 2
     assert f"device='{absent}'" in capsys.readouterr().err
@@ -315,7 +317,7 @@ for typed in sys.argv[1:]:
 """
 
 
-def test_small_networks_train_without_torch_and_others_say_what_to_install(tmp_path: Path) -> None:
+def test_small_networks_train_without_torch_and_others_name_the_extra(tmp_path: Path) -> None:
     train = "train CartPole-v1 --env-steps 256"
     typed = [f"{train} --hidden-sizes 512", f"{train} --device cuda", f"{train} --run-dir small",
              "resume small --env-steps 512", "evaluate small --episodes 1"]  # fmt: skip
@@ -326,7 +328,7 @@ def test_small_networks_train_without_torch_and_others_say_what_to_install(tmp_p
 
 
 # -- runs --------------------------------------------------------------------------------------------------------
-def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
+def test_train_prints_what_is_trained_the_result_and_next_commands(
     elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [word for word in SMALL if word != "--no-preset"]
@@ -334,7 +336,7 @@ def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
     out = capsys.readouterr().out
     (path,) = Path("runs/CartPole-v1").iterdir()
     assert path.name.startswith("ppo-4-")
-    for told in (
+    for reported in (
         "Training ppo on CartPole-v1: 2 envs, 128 env steps, seed 4.",
         "Settings: flags, then the preset for CartPole-v1",
         f"Run: {path}",
@@ -345,19 +347,19 @@ def test_a_run_tells_what_it_is_how_it_went_and_what_is_next(
         f"  multiverse evaluate {path}",
         f"  multiverse resume {path} --env-steps 256",
     ):
-        assert told in out
+        assert reported in out
     assert json.loads((path / "summary.json").read_text())["env_steps"] == 128
 
 
-def test_a_config_file_is_named_where_settings_come_from(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_file_is_named_as_source_of_settings(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.yaml").write_text("env: CartPole-v1\n")
     words = [word for word in SMALL if word != "--no-preset"]
     assert main(["train", "--config", "mine.yaml", *words, "--env-steps", "64"]) == 0
-    told = "Settings: flags, then mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`)."
-    assert told in capsys.readouterr().out
+    message = "Settings: flags, then mine.yaml, then the preset for CartPole-v1 (`multiverse list presets`)."
+    assert message in capsys.readouterr().out
 
 
-def test_a_line_every_few_seconds_by_the_clock(
+def test_progress_line_is_printed_every_few_seconds(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     times = iter(range(10_000))
@@ -369,7 +371,7 @@ def test_a_line_every_few_seconds_by_the_clock(
     )
     assert train(Path("one"), "--episodes", "100000", env_steps=64 * 8) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if " | restarts " in line]
-    assert 2 <= len(lines) < 8  # looked at once an update, and told once in three looks
+    assert 2 <= len(lines) < 8  # checked once an update, and printed every third time
     shape = (
         r" +[\d,]+ env steps \(\d+ %, [\d,]+ of 100,000 episodes\) \| return [\d.]+, length \d+ \| "
         r"[\d,]+ env steps/s \| act \d+ %, step \d+ %, learn \d+ %, evaluate \d+ %, save \d+ %, other \d+ % \| "
@@ -378,10 +380,10 @@ def test_a_line_every_few_seconds_by_the_clock(
     assert all(re.fullmatch(shape, line) for line in lines), lines
 
 
-def test_as_many_envs_as_pay_are_told(
+def test_num_envs_auto_decision_is_printed(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """However fast it was here."""
+    """However fast they were here."""
     monkeypatch.setattr(scaling, "MEASURED_S", 0.0)
     assert train(Path("one"), "--num-envs", "auto", env_steps=64 * 16) == 0
     out = capsys.readouterr().out
@@ -392,37 +394,37 @@ def test_as_many_envs_as_pay_are_told(
     assert re.search(rf" +{steps:,} env steps \| {count} envs \(env steps/s by envs: 8: [\d,]+.*\)", out)
 
 
-def test_several_seeds_and_what_they_say_together(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_set_prints_each_return_and_their_iqm(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(Path("all"), "--seeds", "3", "--seed", "5", env_steps=64) == 0
     out = capsys.readouterr().out
-    told = {}
+    values = {}
     for seed in (5, 6, 7):
         summary = json.loads(Path("all", f"seed-{seed}", "summary.json").read_text())
         assert summary["seed"] == seed
-        told[seed] = summary["evaluation"]["mean_return"]
-        assert f"  {seed:>6}  {told[seed]:>10.1f}  all/seed-{seed}\n" in out
-    assert f"IQM of 3 seeds: {interquartile_mean(list(told.values())):.1f} (95 % bootstrap interval " in out
+        values[seed] = summary["evaluation"]["mean_return"]
+        assert f"  {seed:>6}  {values[seed]:>10.1f}  all/seed-{seed}\n" in out
+    assert f"IQM of 3 seeds: {interquartile_mean(list(values.values())):.1f} (95 % bootstrap interval " in out
 
 
-def test_a_run_can_begin_with_the_weights_of_another(elsewhere: Path) -> None:
+def test_run_starts_with_the_weights_of_another(elsewhere: Path) -> None:
     assert train(Path("one"), env_steps=128) == 0
     assert train(Path("two"), "--init-from", "one", env_steps=64) == 0
     assert [checkpoint_of(name).state["session"]["algorithm"]["state"]["updates"] for name in ("one", "two")] == [2, 1]
 
 
-def test_tensorboard_lies_in_the_run_and_goes_on_with_it(elsewhere: Path) -> None:
+def test_tensorboard_files_are_in_the_run_and_continue_on_resume(elsewhere: Path) -> None:
     assert train(Path("one"), "--tensorboard", env_steps=128) == 0
     assert main(["resume", "one", "--env-steps", "256"]) == 0
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator("one/tensorboard")
     events.Reload()
-    assert [event.step for event in events.Scalars("train/episodes")] == [64, 128, 192, 256]  # none twice, none lost
+    assert [event.step for event in events.Scalars("train/episodes")] == [64, 128, 192, 256]  # no duplicates, no losses
     assert [event.step for event in events.Scalars("evaluation/mean_return")] == [128, 256]
 
 
 # -- interrupts --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
-def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
+def test_interrupted_run_is_saved_and_prints_the_resume_command(
     number: signal.Signals,
     code: int,
     elsewhere: Path,
@@ -442,7 +444,7 @@ def test_an_interrupted_run_is_saved_and_says_how_to_go_on(
 
 
 @pytest.mark.fault("F4")
-def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
+def test_closed_output_pipe_does_not_end_the_run(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "multiverse.cli", "train", "CartPole-v1", "--run-dir", str(tmp_path / "one")]
@@ -457,21 +459,21 @@ def test_a_reader_that_leaves_does_not_end_the_run(tmp_path: Path) -> None:
     ("values", "mean"),
     [([1.0], 1.0), ([4.0, 2.0], 3.0), ([0.0, 10.0, 20.0, 990.0], 15.0), ([1, 2, 3, 4, 5, 6, 7, 800], 4.5)],
 )
-def test_the_middle_half_counts(values: list[float], mean: float) -> None:
+def test_interquartile_mean_uses_the_middle_half(values: list[float], mean: float) -> None:
     assert interquartile_mean(values) == pytest.approx(mean)
 
 
-def test_values_at_the_edge_of_the_middle_half_count_in_part() -> None:
+def test_values_at_the_edge_of_the_middle_half_are_weighted() -> None:
     assert interquartile_mean([0.0, 1.0, 2.0, 3.0, 100.0]) == pytest.approx((0.75 * 1 + 2 + 0.75 * 3) / 2.5)
 
 
-def test_the_interval_holds_the_mean_and_is_narrow_where_all_agree() -> None:
+def test_bootstrap_interval_contains_the_mean_and_is_narrow_for_equal_values() -> None:
     low, high = bootstrap_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert 1.0 <= low < 3.0 < high <= 5.0
     assert bootstrap_interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
 
 
-def test_an_extra_that_does_not_load_is_told_in_one_sentence(
+def test_extra_that_fails_to_import_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "tensorboard.py").write_text("raise RuntimeError('Unable to open /dev/urandom')")
@@ -485,8 +487,8 @@ def test_an_extra_that_does_not_load_is_told_in_one_sentence(
 
 @pytest.mark.parametrize("executor", ["serial", "process", "thread"])
 @pytest.mark.parametrize("how", ["--quiet", "--json"])
-def test_what_envs_print_is_no_result(how: str, executor: str, tmp_path: Path) -> None:
-    """Standard output holds the run's directory, or JSON, alone."""
+def test_output_of_envs_does_not_mix_with_results(how: str, executor: str, tmp_path: Path) -> None:
+    """Standard output has only the run's directory, or JSON."""
     command = [sys.executable, "-m", "multiverse", "train", "tests.cli.loud_env:Loud", "--run-dir", str(tmp_path / "a")]
     words = [how, "--executor", executor, "--num-envs", "2", "--env-steps", "64", "--steps-per-env", "16"]
     done = subprocess.run([*command, *words], capture_output=True, text=True, check=True)

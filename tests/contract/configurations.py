@@ -1,4 +1,4 @@
-"""Every way to run a vector env: the contract suite runs over all of them."""
+"""Every way to run a vector env: the contract suite runs with all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiverse.vector.opening import VectorOptions, open_envs
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way; `num_envs` is what most tests use."""
+    """One way to run a vector env; `num_envs` is the number that most tests use."""
 
     name: str
     executor: Any
@@ -57,14 +57,14 @@ class Configuration:
 
     @property
     def last_range(self) -> range:
-        """The envs of the last host: a worker, wherever there are any."""
+        """The envs of the last host: a worker, in configurations with workers."""
         return self.ranges[-1]
 
 
 def make_with_fields(
     env: Any, num_envs: int | None = None, executor: Any = "auto", *, fields: Any = None, **given: Any
 ) -> Any:
-    """As `make_vec`; `fields`: from the description of the envs to what else is shared with the workers."""
+    """As `make_vec`; `fields` returns additional shared arrays for the description of the envs."""
     if fields is None:
         return mv.make_vec(env, num_envs, executor, **given)
     failures, workers = given.pop("on_failure", "raise"), given.pop("workers", None)
@@ -94,7 +94,7 @@ DISTINCT = [SERIAL, THREAD, FORKSERVER, HYBRID, RAY]
 
 
 def over(configurations: list[Configuration]) -> Any:
-    """The `config` fixture of a module that does not need all of them."""
+    """The `config` fixture of a module that does not need all configurations."""
 
     @pytest.fixture(params=configurations, ids=str)
     def config(request: pytest.FixtureRequest) -> Configuration:

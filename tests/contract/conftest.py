@@ -1,4 +1,4 @@
-"""The configuration under test, vector envs that are closed afterwards, and a look for what a test left behind."""
+"""The configuration under test, vector envs that are closed after each test, and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(request: pytest.FixtureRequest) -> Configuration:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """No worker process and no thread outlives the test that made it."""
+    """No worker process and no thread remains after the test."""
     threads = set(threading.enumerate())
     yield
     processes = worker_processes()
@@ -37,7 +37,7 @@ def nothing_left_behind() -> Iterator[None]:
 
 @pytest.fixture
 def make(config: Configuration) -> Iterator[Make]:
-    """`make_vec` for the configuration under test; what it made is closed at the end."""
+    """`make_vec` for the configuration under test; the vector envs are closed at the end."""
     made = []
 
     def make_and_remember(env: Any, num_envs: int | None = None, **options: Any) -> Any:
@@ -56,7 +56,7 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def worker_processes() -> list[psutil.Process]:
-    """All our descendants but the fork server and the Ray cluster, which may stay until the program ends."""
+    """All descendants except the fork server and the Ray cluster, which may stay until the program ends."""
     server = fork_server._server
     found = [p for p in psutil.Process().children(recursive=True) if server is None or p.pid != server.pid]
     return [p for p in found if not _of_the_cluster(p)]
@@ -70,11 +70,11 @@ def _is_actor(process: psutil.Process) -> bool:
 
 
 def _of_the_cluster(process: psutil.Process) -> bool:
-    """One of Ray's own, or an actor that is gone and has not been fetched by Ray yet."""
+    """Whether a process belongs to Ray, or is an ended actor that Ray has not reaped yet."""
     try:
         if _is_actor(process):
             return process.status() == psutil.STATUS_ZOMBIE
-        # A program of Ray's, that is: our own workers are told sys.path, in which Ray's folders are too.
+        # In a program of Ray: its folders are in the sys.path that our workers receive.
         programs = [part for part in process.cmdline() if " " not in part]
         return process.name().startswith("ray::") or any("/ray/" in part for part in programs)
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""Runs of vector envs that can be compared."""
+"""Runs of vector envs for comparisons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.equality import assert_same
 
 
 def action(env_id: int, step: int) -> int:
-    """The action of one env at one step, for envs with three."""
+    """The action of one env at one step, for envs with three actions."""
     return (3 * env_id + 2 * step) % 3
 
 
@@ -19,7 +19,7 @@ def actions(env_ids: Any, step: int) -> Any:
 
 
 def assert_same_run(envs: Any, reference: Any, steps: int, seed: int = 7) -> None:
-    """Both do exactly the same for the same seed and actions. Ended episodes are reset by mask if nobody else does."""
+    """Equal seeds and actions give equal results. Ended episodes are reset by mask unless the mode resets them."""
     num_envs, disabled = reference.num_envs, reference.metadata["autoreset_mode"].name == "DISABLED"
     reference.action_space.seed(seed)
     assert_same(envs.reset(seed=seed), reference.reset(seed=seed), "reset")
@@ -35,7 +35,7 @@ def assert_same_run(envs: Any, reference: Any, steps: int, seed: int = 7) -> Non
 
 
 def lock_step(envs: Any, steps: int, seed: int = 7) -> dict[int, list[Any]]:
-    """Each env's own trajectory, with the actions of `action`, one step at a time for all."""
+    """Each env's own trajectory with the actions of `action`, in lock-step."""
     trajectories: dict[int, list[Any]] = {i: [] for i in range(envs.num_envs)}
     envs.reset(seed=seed)
     for k in range(steps):
@@ -46,6 +46,6 @@ def lock_step(envs: Any, steps: int, seed: int = 7) -> dict[int, list[Any]]:
 
 
 def row_of(row: int, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any) -> Any:
-    """What one step told one env's owner."""
+    """The results of one step of one env."""
     said = {key: infos[key][row] for key in ("steps", "value", "resets") if key in infos and infos[f"_{key}"][row]}
     return observations[row].copy(), rewards[row], terminated[row], truncated[row], said

@@ -1,4 +1,4 @@
-"""Who owns the arrays: results are the caller's, actions are the env's, views are views."""
+"""Ownership of arrays: results belong to the caller, actions to the env, and views share memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ config = over(WITHOUT_SPAWN)
 
 
 @pytest.mark.fault("B9")
-def test_a_step_never_changes_what_an_earlier_one_returned(make: Make, config: Configuration) -> None:
+def test_step_does_not_change_earlier_results(make: Make, config: Configuration) -> None:
     envs = make([lambda i=i: RichInfos(index=i) for i in range(config.num_envs)], autoreset="same_step")
     results = [envs.reset(seed=3)]
     kept = [copy.deepcopy(results[0])]
@@ -33,7 +33,7 @@ def test_a_step_never_changes_what_an_earlier_one_returned(make: Make, config: C
 
 @pytest.mark.fault("B9")
 @pytest.mark.parametrize("name", ["dict_mixed", "nested", "sequence"])
-def test_nested_observations_are_the_callers_too(make: Make, config: Configuration, name: str) -> None:
+def test_nested_observations_are_copies(make: Make, config: Configuration, name: str) -> None:
     envs = make(lambda: AnySpace(catalogue()[name], spaces.Discrete(2)))
     first, _ = envs.reset(seed=3)
     kept = copy.deepcopy(first)
@@ -42,7 +42,7 @@ def test_nested_observations_are_the_callers_too(make: Make, config: Configurati
 
 
 @pytest.mark.parametrize("space", [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.Tuple(()))])
-def test_spaces_with_nothing_in_them_are_spaces_too(make: Make, config: Configuration, space: Any) -> None:
+def test_empty_composite_spaces_are_supported(make: Make, config: Configuration, space: Any) -> None:
     two = spaces.Discrete(2)
     for kinds in ((space, two), (two, space)):
         envs = make(lambda kinds=kinds: AnySpace(*kinds))
@@ -52,7 +52,7 @@ def test_spaces_with_nothing_in_them_are_spaces_too(make: Make, config: Configur
         assert first == seen == space.sample() if kinds[0] is space else len(seen) == config.num_envs
 
 
-def test_an_observation_object_that_the_env_writes_over_stays_as_it_was(make: Make, config: Configuration) -> None:
+def test_observation_object_reused_by_the_env_does_not_change_results(make: Make, config: Configuration) -> None:
     envs = make(MutatesItsObservation)
     first, _ = envs.reset(seed=3)
     kept = copy.deepcopy(first)
@@ -61,7 +61,7 @@ def test_an_observation_object_that_the_env_writes_over_stays_as_it_was(make: Ma
 
 
 @pytest.mark.fault("B9")
-def test_without_copy_observations_are_views_of_the_newest_step(make: Make, config: Configuration) -> None:
+def test_observations_without_copy_are_views_of_the_newest_step(make: Make, config: Configuration) -> None:
     envs = make(Walk, copy=False)
     first, _ = envs.reset(seed=3)
     before = first.copy()
@@ -71,7 +71,7 @@ def test_without_copy_observations_are_views_of_the_newest_step(make: Make, conf
     assert_same(first, second)
 
 
-def test_without_copy_values_are_the_same_as_with(make: Make, config: Configuration) -> None:
+def test_observations_without_copy_have_equal_values(make: Make, config: Configuration) -> None:
     viewing, copying = make(Walk, copy=False), SERIAL.make(Walk, config.num_envs)
     assert_same(viewing.reset(seed=3), copying.reset(seed=3))
     for k in range(8):
@@ -80,7 +80,7 @@ def test_without_copy_values_are_the_same_as_with(make: Make, config: Configurat
     copying.close()
 
 
-def test_without_infos_nothing_but_final_observations_is_left(make: Make, config: Configuration) -> None:
+def test_disabled_infos_leave_only_final_observations(make: Make, config: Configuration) -> None:
     envs = make([lambda i=i: RichInfos(index=i) for i in range(config.num_envs)], infos=False, autoreset="same_step")
     assert envs.reset(seed=3)[1] == {}
     for k in range(6):
@@ -96,7 +96,7 @@ def test_without_infos_nothing_but_final_observations_is_left(make: Make, config
 
 @pytest.mark.parametrize("name", ["box_float32", "discrete", "multi_discrete", "multi_binary", "nested", "dict_mixed"])
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_an_env_that_keeps_its_last_action_never_sees_it_change(config: Configuration, name: str) -> None:
+def test_env_can_keep_its_last_action(config: Configuration, name: str) -> None:
     with config.make(lambda: KeepsAction(catalogue()[name])) as envs:
         envs.reset(seed=0)
         envs.action_space.seed(5)
@@ -109,7 +109,7 @@ def test_an_env_that_keeps_its_last_action_never_sees_it_change(config: Configur
 
 
 def overwrite(batch: Any) -> None:
-    """What a caller that reuses its arrays does."""
+    """Overwrite a batch, as a caller that reuses its arrays."""
     for part in batch.values() if isinstance(batch, dict) else batch if isinstance(batch, tuple) else ():
         overwrite(part)
     if isinstance(batch, np.ndarray):
@@ -128,7 +128,7 @@ def test_discrete_actions_arrive_as_numpy_int64(config: Configuration, given: An
         assert envs.get_attr("kept") == tuple(int(a) for a in given)
 
 
-def test_out_of_range_discrete_actions_are_the_envs_to_judge(make: Make, config: Configuration) -> None:
+def test_out_of_range_discrete_actions_are_passed_to_the_env(make: Make, config: Configuration) -> None:
     envs = make(lambda: KeepsAction(spaces.Discrete(3)))
     envs.reset(seed=0)
     envs.step(np.full(config.num_envs, 7))
@@ -136,7 +136,7 @@ def test_out_of_range_discrete_actions_are_the_envs_to_judge(make: Make, config:
 
 
 @pytest.mark.fault("B7")
-def test_box_actions_out_of_bounds_pass_for_envs_clip_them(make: Make, config: Configuration) -> None:
+def test_box_actions_out_of_bounds_are_passed_to_the_env(make: Make, config: Configuration) -> None:
     envs = make(lambda: KeepsAction(spaces.Box(-1, 1, (1,), np.float32)))
     envs.reset(seed=0)
     envs.step(np.full((config.num_envs, 1), 5.0))
@@ -151,7 +151,7 @@ def test_rewards_are_float64_and_ends_are_bool(make: Make, config: Configuration
 
 
 @pytest.mark.fault("B9")
-def test_poisoned_arrays_show_whoever_kept_them(make: Make) -> None:
+def test_poisoned_arrays_reveal_code_that_keeps_views(make: Make) -> None:
     envs = make(Walk, copy="poison")
     first, _ = envs.reset(seed=0)
     kept = first.copy()

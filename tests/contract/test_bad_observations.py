@@ -1,4 +1,4 @@
-"""An observation that its space cannot hold is an error that names it, never a silent cast; spaces must agree."""
+"""An observation that its space cannot represent is an error, never a silent cast; spaces must agree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def failure_of_one_step(config: Configuration, env: Any, kwargs: list[dict[str, 
         ("text_observation", "the observation is <U1, which does not fit its space's float64"),
     ],
 )
-def test_an_observation_of_the_wrong_shape_or_kind_names_its_env(config: Configuration, what: str, said: str) -> None:
+def test_observation_of_wrong_shape_or_kind_names_its_env(config: Configuration, what: str, said: str) -> None:
     error = failure_of_one_step(config, Fault, [{"what": what} if i == 1 else {} for i in range(config.num_envs)])
     assert error.env_ids == (1,)
     with pytest.raises(mv.errors.EnvFailed, match=said):
@@ -52,7 +52,7 @@ def test_an_observation_of_the_wrong_shape_or_kind_names_its_env(config: Configu
     ],
 )
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_numbers_that_an_integer_space_cannot_hold_are_named(config: Configuration, value: Any, said: str) -> None:
+def test_values_that_an_integer_space_cannot_hold_are_named(config: Configuration, value: Any, said: str) -> None:
     kwargs = [{"value": value if i == 1 else [3, 4]} for i in range(config.num_envs)]
     error = failure_of_one_step(config, IntegerObservation, kwargs)
     assert error.env_ids == (1,)
@@ -62,7 +62,7 @@ def test_numbers_that_an_integer_space_cannot_hold_are_named(config: Configurati
 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("value", [[200, 7], np.array([200, 7], np.int32), [True, False]])
-def test_integers_of_another_type_pass_if_they_fit(value: Any) -> None:
+def test_integers_of_another_type_are_accepted_if_they_fit(value: Any) -> None:
     with mv.make_vec(IntegerObservation, 2, "serial", env_kwargs={"value": value}) as envs:
         envs.reset(seed=0)
         observations, *_ = envs.step(actions(range(2), 0))
@@ -71,7 +71,7 @@ def test_integers_of_another_type_pass_if_they_fit(value: Any) -> None:
 
 
 @pytest.mark.fault("B1")
-def test_a_nested_observation_is_named_by_its_place() -> None:
+def test_nested_observation_error_names_its_path() -> None:
     space = spaces.Dict({"camera": spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 255, (2,), np.uint8)))})
 
     class Blurred(AnySpace):
@@ -86,7 +86,7 @@ def test_a_nested_observation_is_named_by_its_place() -> None:
 
 
 @pytest.mark.fault("B6")
-def test_a_missing_key_is_an_error() -> None:
+def test_missing_key_in_an_observation_is_an_error() -> None:
     class Forgetful(AnySpace):
         def _observe(self) -> Any:
             value = super()._observe()
@@ -100,7 +100,7 @@ def test_a_missing_key_is_an_error() -> None:
 
 
 @pytest.mark.fault("B1")
-def test_a_wrong_observation_from_reset_is_named_too(config: Configuration) -> None:
+def test_wrong_observation_from_reset_names_its_env(config: Configuration) -> None:
     class Wide(Walk):
         def _observe(self) -> Any:
             return np.zeros(3)
@@ -113,9 +113,7 @@ def test_a_wrong_observation_from_reset_is_named_too(config: Configuration) -> N
 @pytest.mark.fault("B8")
 @pytest.mark.parametrize("odd", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["observation_space", "action_space"])
-def test_spaces_that_differ_are_refused_naming_the_env_and_the_difference(
-    config: Configuration, kind: str, odd: int
-) -> None:
+def test_differing_spaces_are_refused_with_env_and_difference(config: Configuration, kind: str, odd: int) -> None:
     usual, other = spaces.Discrete(2), spaces.Discrete(3)
 
     def factory(index: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the caller gets wrong is refused before anything is sent, and the object works on as if nothing had been."""
+"""Invalid requests are refused before anything is sent, and leave the vector env unchanged."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_bad_actions_are_refused_and_leave_no_trace(make: Make, config: Configur
 
 
 @pytest.mark.fault("B7")
-def test_a_whole_run_is_as_if_bad_actions_had_never_been_sent(make: Make, config: Configuration) -> None:
+def test_whole_run_is_unchanged_by_refused_actions(make: Make, config: Configuration) -> None:
     envs, n = make(Walk), config.num_envs
     step = envs.step
 
@@ -107,7 +107,7 @@ def test_a_whole_run_is_as_if_bad_actions_had_never_been_sent(make: Make, config
 
 
 @pytest.mark.fault("B7")
-def test_an_error_about_actions_names_what_is_wrong() -> None:
+def test_action_error_names_the_mistake() -> None:
     with mv.make_vec(lambda: AnySpace(spaces.Discrete(2), catalogue()["nested"]), 2, "serial") as envs:
         envs.reset(seed=0)
         batch = envs.action_space.sample()
@@ -127,7 +127,7 @@ def test_an_error_about_actions_names_what_is_wrong() -> None:
 
 @pytest.mark.fault("B7")
 @pytest.mark.parametrize("high", [300, -300])
-def test_an_integer_action_that_does_not_fit_is_not_wrapped_around(high: int) -> None:
+def test_integer_action_that_does_not_fit_is_refused(high: int) -> None:
     with mv.make_vec(lambda: AnySpace(spaces.Discrete(2), catalogue()["box_int8"]), 2, "serial") as envs:
         envs.reset(seed=0)
         with pytest.raises(mv.errors.InvalidActions):
@@ -166,7 +166,7 @@ def test_bad_seeds_are_refused(seed: Any) -> None:
         assert envs.get_attr("resets") == (1,) * 4
 
 
-def test_a_list_of_numpy_integers_is_a_list_of_seeds() -> None:
+def test_list_of_numpy_integers_is_a_list_of_seeds() -> None:
     with mv.make_vec(Walk, 3, "serial") as envs:
         envs.reset(seed=np.arange(5, 8))
         assert envs.get_attr("last_seed") == (5, 6, 7)
@@ -190,12 +190,12 @@ def test_bad_tasks_are_refused(tasks: Any) -> None:
         assert envs.get_attr("resets") == (1,) * 4
 
 
-def test_a_mask_and_env_ids_together_are_refused() -> None:
+def test_reset_mask_together_with_env_ids_is_refused() -> None:
     with mv.make_vec(Walk, 2, "serial") as envs, pytest.raises(mv.errors.InvalidRequest, match="reset_mask"):
         envs.reset(options={"reset_mask": np.ones(2, np.bool_)}, env_ids=[0])
 
 
-def test_values_of_the_wrong_number_are_not_set() -> None:
+def test_wrong_number_of_attribute_values_is_refused() -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
         with pytest.raises(mv.errors.InvalidRequest, match="values"):
             envs.set_attr("bonus", [1.0, 2.0])
@@ -215,12 +215,12 @@ def test_values_of_the_wrong_number_are_not_set() -> None:
         ({"wrappers": [Walk, []]}, "wrappers mixes"),
     ],
 )
-def test_bad_arguments_of_make_vec_are_refused_with_what_would_do(options: dict[str, Any], said: str) -> None:
+def test_invalid_make_vec_arguments_are_refused_with_alternatives(options: dict[str, Any], said: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(Walk, **{"num_envs": 4, "executor": "serial", **options})
 
 
-def test_with_autoreset_disabled_an_ended_episode_must_be_reset_first(make: Make, config: Configuration) -> None:
+def test_ended_episode_must_be_reset_if_autoreset_is_disabled(make: Make, config: Configuration) -> None:
     n = config.num_envs
     envs = make(Walk, env_kwargs=[{"length": 1 if i == 1 else 5} for i in range(n)], autoreset="disabled")
     envs.reset(seed=0)

@@ -1,4 +1,4 @@
-"""A vector env cannot be copied or pickled: that is refused in one sentence, and does it no harm."""
+"""A vector env cannot be copied or pickled: one sentence says that, and the vector env stays usable."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSED = r"a vector env cannot be copied or pickled.*make_vec\(.*plan=envs\.pla
 
 
 @every_way
-def test_a_copy_is_refused_and_the_original_goes_on(make: Make, config: Configuration, way: str) -> None:
+def test_copy_is_refused_and_the_original_continues(make: Make, config: Configuration, way: str) -> None:
     envs = make(Walk)
     envs.reset(seed=7)
     with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
@@ -46,7 +46,7 @@ def test_a_copy_is_refused_and_the_original_goes_on(make: Make, config: Configur
 
 @every_way
 @pytest.mark.parametrize("env", [Pair, Circle])
-def test_so_it_is_with_several_agents(way: str, env: Any) -> None:
+def test_copy_of_a_multi_agent_vector_env_is_refused(way: str, env: Any) -> None:
     with mv.make_vec(env, 2, "process", workers=1) as envs:
         envs.reset(seed=7)
         with pytest.raises(mv.errors.InvalidRequest, match=REFUSED):
@@ -56,7 +56,7 @@ def test_so_it_is_with_several_agents(way: str, env: Any) -> None:
 
 @every_way
 @pytest.mark.parametrize("kind", [AsyncVectorEnv, SyncVectorEnv, SubprocVecEnv, DummyVecEnv])
-def test_so_it_is_with_drop_ins(way: str, kind: Any) -> None:
+def test_copy_of_a_drop_in_is_refused(way: str, kind: Any) -> None:
     envs = kind([partial(Walk, length=3)] * 2)
     try:
         envs.reset()
@@ -67,14 +67,14 @@ def test_so_it_is_with_drop_ins(way: str, kind: Any) -> None:
         envs.close()
 
 
-def test_a_factory_that_holds_one_is_refused_with_the_reason() -> None:
+def test_factory_that_holds_a_vector_env_is_refused_with_the_reason() -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
         with pytest.raises(mv.errors.PreflightError, match="a vector env cannot be copied or pickled"):
             mv.make_vec(lambda: Walk(length=envs.num_envs), 2, "process", workers=1)
         envs.reset(seed=7)
 
 
-def test_what_it_says_of_itself_can_be_copied() -> None:
+def test_plan_failures_and_spaces_can_be_copied() -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
         for said in (envs.plan, envs.failures, envs.single_observation_space):
             assert copy.deepcopy(said) == pickle.loads(pickle.dumps(said)) == said

@@ -1,4 +1,4 @@
-"""The same seeds and actions give the same bits, whoever runs the envs and however many share the work."""
+"""The same seeds and actions give the same bits for every executor and number of workers."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def count_of(way: dict[str, Any]) -> int:
 
 def name_of(way: dict[str, Any]) -> str:
     workers = way["workers"]
-    how = (workers.start_method, workers.waiting) if isinstance(workers, mv.WorkerOptions) else ()
-    return "-".join(map(str, (way["executor"], count_of(way), *how)))
+    options = (workers.start_method, workers.waiting) if isinstance(workers, mv.WorkerOptions) else ()
+    return "-".join(map(str, (way["executor"], count_of(way), *options)))
 
 
 def whole_run(way: dict[str, Any], **options: Any) -> list[Any]:
-    """Everything a caller sees of a run with resets, partial calls, statistics and derived seeds."""
+    """Everything that a caller receives in a run with resets, partial calls, statistics and derived seeds."""
     seen: list[Any] = []
     kwargs = [{"length": 2 + i} for i in range(NUM_ENVS)]
     with mv.make_vec(Walk, NUM_ENVS, env_kwargs=kwargs, **way, **options) as envs:
@@ -62,13 +62,13 @@ def expected() -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
-def test_every_executor_and_worker_count_gives_the_same_bits(way: dict[str, Any], expected: Any) -> None:
+def test_every_executor_and_worker_count_gives_equal_bits(way: dict[str, Any], expected: Any) -> None:
     mode = "same_step" if count_of(way) % 2 else "next_step"
     assert_same(whole_run(way, autoreset=mode), expected[mode])
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 2], ids=name_of)
-def test_derived_seeds_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
+def test_derived_seeds_are_equal_for_every_executor(way: dict[str, Any]) -> None:
     plan = mv.DerivedSeeds(5)
     assert_same(
         whole_run(way, autoreset="same_step", reset_plan=plan),
@@ -77,20 +77,20 @@ def test_derived_seeds_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 3], ids=name_of)
-def test_infos_and_objects_do_not_depend_on_who_runs_the_envs(way: dict[str, Any]) -> None:
-    def run(how: dict[str, Any]) -> list[Any]:
+def test_infos_and_objects_are_equal_for_every_executor(way: dict[str, Any]) -> None:
+    def run(options: dict[str, Any]) -> list[Any]:
         factories = [lambda i=i: RichInfos(index=i) for i in range(NUM_ENVS)]
-        with mv.make_vec(factories, autoreset="same_step", **how) as envs:
+        with mv.make_vec(factories, autoreset="same_step", **options) as envs:
             seen: list[Any] = [envs.reset(seed=1), *(envs.step(np.zeros(NUM_ENVS, np.int64)) for _ in range(9))]
         space = "dict_mixed"
-        with mv.make_vec(lambda: AnySpace(catalogue()[space], catalogue()[space]), NUM_ENVS, **how) as envs:
+        with mv.make_vec(lambda: AnySpace(catalogue()[space], catalogue()[space]), NUM_ENVS, **options) as envs:
             envs.action_space.seed(1)
             return [*seen, envs.reset(seed=1), *(envs.step(envs.action_space.sample()) for _ in range(9))]
 
     assert_same(run(way), run(SERIAL))
 
 
-def test_first_come_first_served_gives_the_same_bits_as_lock_step() -> None:
+def test_first_come_first_served_equals_lock_step() -> None:
     with mv.make_vec(Walk, NUM_ENVS, "serial") as envs:
         envs.reset(seed=3)
         expected = np.array([envs.step(actions(range(NUM_ENVS), k))[1] for k in range(10)])
@@ -110,11 +110,11 @@ def test_first_come_first_served_gives_the_same_bits_as_lock_step() -> None:
 
 
 @pytest.mark.parametrize("way", [w for w in WAYS if count_of(w) == 2], ids=name_of)
-def test_a_step_that_a_reset_discards_leaves_the_same_state_everywhere(way: dict[str, Any]) -> None:
-    """Otherwise the random generators, which an unseeded reset leaves alone, go on from another place."""
+def test_step_discarded_by_a_reset_leaves_equal_state_in_every_executor(way: dict[str, Any]) -> None:
+    """Otherwise the random generators, which an unseeded reset does not change, would differ."""
 
-    def run(how: dict[str, Any]) -> list[Any]:
-        with mv.make_vec(Walk, NUM_ENVS, **how) as envs:
+    def run(options: dict[str, Any]) -> list[Any]:
+        with mv.make_vec(Walk, NUM_ENVS, **options) as envs:
             envs.reset(seed=3)
             envs.send(actions(range(NUM_ENVS), 0))
             return [envs.reset()[0], *(envs.step(actions(range(NUM_ENVS), k))[1] for k in range(3))]
@@ -122,7 +122,7 @@ def test_a_step_that_a_reset_discards_leaves_the_same_state_everywhere(way: dict
     assert_same(run(way), run(SERIAL))
 
 
-def test_the_same_plan_runs_the_same_way_again() -> None:
+def test_plan_reproduces_the_same_hosts() -> None:
     with mv.make_vec(Walk, 4, "hybrid", workers=mv.WorkerOptions(count=2, start_method="fork", waiting="park")) as envs:
         plan = envs.plan
     with mv.make_vec(Walk, 4, plan=plan) as again:

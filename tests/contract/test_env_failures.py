@@ -1,4 +1,4 @@
-"""An env that raises is named, with its traceback, and costs neither the others nor the object."""
+"""An env that raises is named, with its traceback; the other envs and the vector env stay usable."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ RAISES = {
 
 @pytest.mark.fault("A9", "A10")
 @pytest.mark.parametrize("what", sorted(RAISES))
-def test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised(
-    make: Make, config: Configuration, what: str
-) -> None:
+def test_exception_in_step_names_the_env_and_the_raising_line(make: Make, config: Configuration, what: str) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {2: {"what": what, "at": 2}}))
     envs.reset(seed=0)
     step_once(envs)
@@ -55,7 +53,7 @@ def test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised(
 
 
 @pytest.mark.fault("A9")
-def test_every_failure_of_a_batch_is_listed(make: Make, config: Configuration) -> None:
+def test_every_failing_env_of_a_batch_is_listed(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=faulty(config, {i: {"what": "raise"} for i in (0, 1, last)}))
     envs.reset(seed=0)
@@ -66,7 +64,7 @@ def test_every_failure_of_a_batch_is_listed(make: Make, config: Configuration) -
 
 
 @pytest.mark.fault("A9")
-def test_after_a_failed_step_a_reset_brings_everything_back(make: Make, config: Configuration) -> None:
+def test_reset_after_a_failed_step_restores_all_envs(make: Make, config: Configuration) -> None:
     expected = lock_step(make(Walk), 4, seed=9)
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
@@ -78,7 +76,7 @@ def test_after_a_failed_step_a_reset_brings_everything_back(make: Make, config: 
 
 
 @pytest.mark.fault("A9")
-def test_the_failed_env_alone_can_be_reset(make: Make, config: Configuration) -> None:
+def test_failed_env_can_be_reset_alone(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise", "at": 2}}))
     envs.reset(seed=0)
     step_once(envs)
@@ -90,7 +88,7 @@ def test_the_failed_env_alone_can_be_reset(make: Make, config: Configuration) ->
     assert envs.episode_lengths.tolist() == [1 if i == 1 else 3 for i in range(config.num_envs)]
 
 
-def test_resetting_another_env_does_not_make_up_for_a_failed_one(make: Make, config: Configuration) -> None:
+def test_reset_of_another_env_does_not_replace_that_of_the_failed_one(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
     with pytest.raises(mv.errors.EnvFailed):
@@ -100,7 +98,7 @@ def test_resetting_another_env_does_not_make_up_for_a_failed_one(make: Make, con
         step_once(envs)
 
 
-def test_a_failure_among_received_envs_is_raised_once_and_a_reset_helps(make: Make, config: Configuration) -> None:
+def test_failure_among_received_envs_is_raised_once_and_cleared_by_reset(make: Make, config: Configuration) -> None:
     expected = lock_step(make(Walk), 3, seed=9)
     envs = make(Fault, env_kwargs=faulty(config, {1: {"what": "raise"}}))
     envs.reset(seed=0)
@@ -113,7 +111,7 @@ def test_a_failure_among_received_envs_is_raised_once_and_a_reset_helps(make: Ma
 
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("phase", ["reset", "method", "render"])
-def test_an_exception_elsewhere_is_reported_the_same_way(make: Make, config: Configuration, phase: str) -> None:
+def test_exception_outside_step_is_reported_with_env_and_line(make: Make, config: Configuration, phase: str) -> None:
     envs = make(Fault, env_kwargs=faulty(config, {2: {"what": "raise_two_arguments", "phase": phase, "at": 1}}))
     call = {"reset": envs.reset, "method": lambda: envs.call("method"), "render": envs.render}[phase]
     with pytest.raises(mv.errors.EnvFailed, match="code 7 because asked to fail") as caught:
@@ -135,7 +133,7 @@ def test_every_env_that_fails_in_reset_is_listed(make: Make, config: Configurati
     step_once(envs)
 
 
-def test_an_attribute_that_is_not_there_is_reported_with_its_name(make: Make) -> None:
+def test_missing_attribute_is_reported_with_its_name(make: Make) -> None:
     envs = make(Walk)
     with pytest.raises(mv.errors.EnvFailed, match="no_such_thing"):
         envs.get_attr("no_such_thing")
@@ -143,21 +141,21 @@ def test_an_attribute_that_is_not_there_is_reported_with_its_name(make: Make) ->
 
 @pytest.mark.fault("A8")
 @pytest.mark.parametrize(("what", "failing"), [("raise", 0), ("raise_two_arguments", 3), ("raise_unpicklable", 1)])
-def test_an_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built(
+def test_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built(
     config: Configuration, what: str, failing: int
 ) -> None:
     kwargs = faulty(config, {failing: {"what": what, "phase": "constructor"}})
     with pytest.raises(mv.errors.EnvFailed, match="could not be built") as caught:
         config.make(Fault, env_kwargs=kwargs)
-    assert config.executor == "ray" or worker_processes() == []  # while the traceback keeps what was begun alive
+    assert config.executor == "ray" or worker_processes() == []  # while the traceback keeps the unfinished env alive
     assert RAISES[what] in str(caught.value)
     assert "fault_envs.py" in str(caught.value)
     assert caught.value.env_ids == (failing,)
 
 
 @pytest.mark.fault("A8")
-def test_an_import_error_in_a_worker_comes_with_a_hint(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the caller could have imported it."""
+def test_import_error_in_a_worker_has_a_hint(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the caller can import the module."""
     monkeypatch.setitem(sys.modules, "only_in_the_caller", ModuleType("only_in_the_caller"))
 
     def factory() -> Any:
@@ -172,7 +170,7 @@ def test_an_import_error_in_a_worker_comes_with_a_hint(config: Configuration, mo
 
 
 @pytest.mark.fault("A8")
-def test_a_module_that_is_nowhere_is_named_without_a_hint(config: Configuration) -> None:
+def test_missing_module_is_named_without_a_hint(config: Configuration) -> None:
     def factory() -> Any:
         import no_such_package_anywhere
 
@@ -183,13 +181,13 @@ def test_a_module_that_is_nowhere_is_named_without_a_hint(config: Configuration)
     assert not caught.value.hint
 
 
-def test_a_factory_that_returns_no_env_is_told_so(config: Configuration) -> None:
+def test_factory_that_returns_no_env_is_refused(config: Configuration) -> None:
     with pytest.raises(mv.MultiverseError, match=r"neither a gymnasium\.Env nor a PettingZoo env"):
         config.make(lambda: object())
 
 
 @pytest.mark.fault("A19")
-def test_system_exit_in_an_env_is_an_error_not_the_end_of_the_program(make: Make, config: Configuration) -> None:
+def test_system_exit_in_an_env_is_an_error_and_does_not_end_the_program(make: Make, config: Configuration) -> None:
     if config is SERIAL:
         pytest.skip("in the caller's own process SystemExit is the caller's to handle")
     last = config.num_envs - 1
@@ -200,7 +198,7 @@ def test_system_exit_in_an_env_is_an_error_not_the_end_of_the_program(make: Make
         envs.receive(timeout_s=20)
 
 
-def test_an_info_that_cannot_be_unpacked_is_an_error_not_a_hang(make: Make, config: Configuration) -> None:
+def test_info_that_cannot_be_unpickled_is_an_error_and_no_hang(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     if not config.has_processes:
         pytest.skip("nothing has to travel")
@@ -212,7 +210,7 @@ def test_an_info_that_cannot_be_unpacked_is_an_error_not_a_hang(make: Make, conf
 
 @pytest.mark.fault("A10")
 @pytest.mark.parametrize("config", WITH_WORKERS, ids=str)
-def test_a_result_that_cannot_be_unpacked_spoils_only_its_own_call(make: Make, config: Configuration) -> None:
+def test_result_that_cannot_be_unpickled_affects_only_its_call(make: Make, config: Configuration) -> None:
     if not config.has_processes:
         pytest.skip("nothing has to be unpacked")
     first = config.ranges[-2][0] if config.executor == "process" else config.ranges[1][0]
@@ -227,7 +225,7 @@ def test_a_result_that_cannot_be_unpacked_spoils_only_its_own_call(make: Make, c
         assert envs.call("add", 100) == (101 + k,) * n
 
 
-def test_infos_of_different_kinds_are_handed_over_as_objects(make: Make, config: Configuration) -> None:
+def test_infos_of_different_types_become_object_arrays(make: Make, config: Configuration) -> None:
     class Babel(Walk):
         def __init__(self, word: Any) -> None:
             super().__init__()
@@ -243,7 +241,7 @@ def test_infos_of_different_kinds_are_handed_over_as_objects(make: Make, config:
 
 
 @pytest.mark.fault("A9")
-def test_closing_reports_an_env_that_cannot_be_closed_and_closes_all_the_same(config: Configuration) -> None:
+def test_close_reports_an_env_that_fails_to_close_and_closes_the_rest(config: Configuration) -> None:
     envs = config.make(Fault, env_kwargs=faulty(config, {0: {"what": "raise", "phase": "close"}}))
     envs.reset(seed=0)
     try:
@@ -256,13 +254,13 @@ def test_closing_reports_an_env_that_cannot_be_closed_and_closes_all_the_same(co
         envs.reset()
 
 
-def test_stepping_before_the_first_reset_is_the_envs_to_refuse(make: Make) -> None:
+def test_step_before_the_first_reset_is_refused_by_the_env(make: Make) -> None:
     envs = make("CartPole-v1")
     with pytest.raises(mv.errors.EnvFailed, match="ResetNeeded"):
         envs.step(np.zeros(envs.num_envs, np.int64))
 
 
-def test_infos_that_do_not_fit_each_other_name_their_env_and_cost_one_step(make: Make, config: Configuration) -> None:
+def test_incompatible_infos_name_their_env_and_discard_one_step(make: Make, config: Configuration) -> None:
     def says(index: int) -> Any:
         class Says(Walk):
             def step(self, action: Any) -> Any:

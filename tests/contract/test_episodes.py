@@ -1,4 +1,4 @@
-"""`episode_returns`, `episode_lengths` and `episode_counts`: right at every moment, episode ends included."""
+"""`episode_returns`, `episode_lengths` and `episode_counts`: correct at every moment, also at ends of episodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = ["next_step", "same_step", "disabled"]
 
 
 class Ledger:
-    """What the statistics should be, from what the caller saw."""
+    """The expected statistics, computed from the results that the caller received."""
 
     def __init__(self, num_envs: int, autoreset: str) -> None:
         self.returns, self.lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
@@ -56,7 +56,7 @@ def walks(config: Configuration) -> list[Any]:
 
 
 @pytest.mark.parametrize("autoreset", MODES)
-def test_statistics_follow_whole_steps(make: Make, config: Configuration, autoreset: str) -> None:
+def test_episode_statistics_follow_whole_steps(make: Make, config: Configuration, autoreset: str) -> None:
     envs, ids = make(walks(config), autoreset=autoreset), range(config.num_envs)
     ledger = Ledger(config.num_envs, autoreset)
     envs.reset(seed=2)
@@ -75,7 +75,7 @@ def test_statistics_follow_whole_steps(make: Make, config: Configuration, autore
 
 
 @pytest.mark.parametrize("autoreset", MODES)
-def test_statistics_follow_steps_of_some_envs(make: Make, config: Configuration, autoreset: str) -> None:
+def test_episode_statistics_follow_partial_steps(make: Make, config: Configuration, autoreset: str) -> None:
     envs, n = make(walks(config), autoreset=autoreset), config.num_envs
     ledger = Ledger(n, autoreset)
     envs.reset(seed=2)
@@ -95,7 +95,7 @@ def test_statistics_follow_steps_of_some_envs(make: Make, config: Configuration,
 
 
 @pytest.mark.parametrize("autoreset", MODES)
-def test_a_received_batch_carries_its_own_statistics(make: Make, config: Configuration, autoreset: str) -> None:
+def test_received_batch_has_its_episode_statistics(make: Make, config: Configuration, autoreset: str) -> None:
     envs, n = make(walks(config), autoreset=autoreset), config.num_envs
     envs.reset(seed=2)
     for k in range(4):
@@ -110,12 +110,12 @@ def test_a_received_batch_carries_its_own_statistics(make: Make, config: Configu
         assert batch.acting.all()
 
 
-def test_before_its_first_reset_an_env_is_in_no_episode(make: Make, config: Configuration) -> None:
+def test_statistics_before_the_first_reset_are_empty(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     Ledger(config.num_envs, "next_step").check(envs)
 
 
-def test_a_second_reset_begins_another_episode(make: Make, config: Configuration) -> None:
+def test_second_reset_starts_another_episode(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=1)
     envs.step(actions(range(config.num_envs), 0))
@@ -125,7 +125,7 @@ def test_a_second_reset_begins_another_episode(make: Make, config: Configuration
     assert envs.episode_returns[1] == 0.0
 
 
-def test_statistics_are_copies(make: Make) -> None:
+def test_episode_statistics_are_copies(make: Make) -> None:
     envs = make(Walk)
     envs.reset(seed=1)
     for name in ("episode_returns", "episode_lengths", "episode_counts"):

@@ -1,4 +1,4 @@
-"""The same promises with what Linux alone has switched off: an unlinked file, pipes as doorbells, no kernel guard."""
+"""The contract without features that only Linux has: an unlinked file, pipes as doorbells, no guard by the kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITH_PIPES_AND_FILES = "forkserver or (fork and leaks) or (thread and leaks) or 
 
 
 @pytest.mark.skipif(platform.fallback_forced(), reason="this is that run")
-def test_the_core_of_this_suite_holds_on_the_portable_fallback() -> None:
+def test_core_contract_tests_pass_on_the_portable_fallback() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--no-header"]
     chosen = ["-k", WITH_PIPES_AND_FILES, *(f"tests/contract/{name}" for name in CORE)]
     done = subprocess.run(
@@ -32,7 +32,7 @@ def test_the_core_of_this_suite_holds_on_the_portable_fallback() -> None:
     assert " passed" in done.stdout
 
 
-def test_the_switch_turns_everything_special_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallback_switch_disables_linux_features(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTIVERSE_FALLBACK", "1")
     assert not (platform.has_memfd() or platform.has_eventfd() or platform.has_pidfd())
     monkeypatch.setenv("MULTIVERSE_FALLBACK", "0")

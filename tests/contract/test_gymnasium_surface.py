@@ -1,4 +1,4 @@
-"""A vector env is a `gymnasium.vector.VectorEnv`: every attribute and call of one, wherever the envs run."""
+"""A vector env is a `gymnasium.vector.VectorEnv`: with every attribute and method, wherever the envs run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.envs import Walk, stand_still
 from tests.equality import assert_same
 
 
-def test_it_is_a_vector_env_with_gymnasiums_spaces(make: Make, config: Configuration) -> None:
+def test_vector_env_has_the_class_and_spaces_of_gymnasium(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     reference = gymnasiums_own(Walk, config.num_envs)
     assert isinstance(envs, gymnasium.vector.VectorEnv)
@@ -32,21 +32,21 @@ def test_it_is_a_vector_env_with_gymnasiums_spaces(make: Make, config: Configura
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])
-def test_metadata_tells_the_autoreset_mode(autoreset: str) -> None:
+def test_metadata_has_the_autoreset_mode(autoreset: str) -> None:
     with mv.make_vec(Walk, 2, "serial", autoreset=autoreset) as envs:
         assert envs.metadata["autoreset_mode"] is AutoresetMode[autoreset.upper()]
         assert envs.metadata["render_modes"] == ["rgb_array"]
     assert "autoreset_mode" not in Walk.metadata
 
 
-def test_an_id_brings_its_spec_and_its_kwargs(make: Make) -> None:
+def test_env_id_gives_spec_and_kwargs(make: Make) -> None:
     envs = make("tests/Walk-v0", env_kwargs={"length": 9})
     assert envs.spec.id == "tests/Walk-v0"
     assert envs.get_attr("length") == (9,) * envs.num_envs
     assert "tests/Walk-v0" in repr(envs)
 
 
-def test_an_int_seed_gives_env_i_that_seed_plus_i(make: Make, config: Configuration) -> None:
+def test_int_seed_gives_env_i_that_seed_plus_i(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     found, _ = envs.reset(seed=40)
     assert envs.get_attr("last_seed") == tuple(range(40, 40 + config.num_envs))
@@ -54,20 +54,20 @@ def test_an_int_seed_gives_env_i_that_seed_plus_i(make: Make, config: Configurat
     assert envs.np_random_seed == tuple(range(40, 40 + config.num_envs))
 
 
-def test_a_list_of_seeds_gives_each_env_its_own(make: Make, config: Configuration) -> None:
+def test_list_of_seeds_gives_each_env_its_own(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     seeds: list[int | None] = [*range(100, 99 + config.num_envs), None]
     envs.reset(seed=seeds)
     assert envs.get_attr("last_seed") == tuple(seeds)
 
 
-def test_a_numpy_integer_is_a_seed(make: Make, config: Configuration) -> None:
+def test_numpy_integer_is_a_seed(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=np.int64(3))
     assert envs.get_attr("last_seed") == tuple(range(3, 3 + config.num_envs))
 
 
-def test_no_seed_leaves_the_envs_random_generators_alone(make: Make, config: Configuration) -> None:
+def test_reset_without_seed_keeps_the_random_generators_of_the_envs(make: Make, config: Configuration) -> None:
     envs, reference = make(Walk), gymnasiums_own(Walk, config.num_envs)
     for each in (envs, reference):
         each.reset(seed=5)
@@ -82,7 +82,7 @@ def test_options_reach_every_env(make: Make, config: Configuration) -> None:
     assert envs.get_attr("last_options") == (None,) * config.num_envs
 
 
-def test_a_reset_mask_resets_only_its_envs_and_leaves_the_callers_dict_alone(make: Make, config: Configuration) -> None:
+def test_reset_mask_resets_only_its_envs_and_keeps_the_callers_dict(make: Make, config: Configuration) -> None:
     envs, reference = make(Walk), gymnasiums_own(Walk, config.num_envs)
     for each in (envs, reference):
         each.reset(seed=5)
@@ -98,7 +98,7 @@ def test_a_reset_mask_resets_only_its_envs_and_leaves_the_callers_dict_alone(mak
 
 
 @pytest.mark.parametrize("mask", [[True] * 4, np.ones(3, np.bool_), np.ones(4), np.zeros(4, np.bool_)])
-def test_a_bad_reset_mask_is_refused_as_gymnasium_refuses_it(mask: Any) -> None:
+def test_bad_reset_mask_is_refused_as_by_gymnasium(mask: Any) -> None:
     with mv.make_vec(Walk, 4, "serial") as envs:
         with pytest.raises((TypeError, ValueError)) as gymnasiums:
             gymnasiums_own(Walk, 4).reset(options={"reset_mask": mask})
@@ -106,7 +106,7 @@ def test_a_bad_reset_mask_is_refused_as_gymnasium_refuses_it(mask: Any) -> None:
             envs.reset(options={"reset_mask": mask})
 
 
-def test_frames_come_from_every_env_in_order(make: Make, config: Configuration) -> None:
+def test_frames_are_returned_in_env_order(make: Make, config: Configuration) -> None:
     envs = make(Walk, render_mode="rgb_array")
     assert envs.render_mode == "rgb_array"
     envs.reset(seed=1)
@@ -118,7 +118,7 @@ def test_frames_come_from_every_env_in_order(make: Make, config: Configuration) 
     assert frames[0].shape == (4, 6, 3)
 
 
-def test_call_reaches_a_method_of_every_env_or_of_some(make: Make, config: Configuration) -> None:
+def test_call_reaches_all_or_selected_envs(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=1)
     envs.step(actions([2], 0), env_ids=[2])
@@ -127,7 +127,7 @@ def test_call_reaches_a_method_of_every_env_or_of_some(make: Make, config: Confi
     assert envs.call("length") == (5,) * config.num_envs
 
 
-def test_attributes_are_set_for_all_envs_for_each_or_for_some(make: Make, config: Configuration) -> None:
+def test_attributes_are_set_for_all_each_or_selected_envs(make: Make, config: Configuration) -> None:
     envs = make("tests/Walk-v0")
     envs.set_attr("bonus", 100.0)
     assert envs.get_attr("bonus") == (100.0,) * config.num_envs
@@ -144,7 +144,7 @@ def test_attributes_are_set_for_all_envs_for_each_or_for_some(make: Make, config
         assert_same(envs.step(batch), reference.step(batch))
 
 
-def test_a_replaced_step_method_takes_effect(make: Make) -> None:
+def test_replaced_step_method_is_used(make: Make) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
     envs.set_attr("step", stand_still)
@@ -153,7 +153,7 @@ def test_a_replaced_step_method_takes_effect(make: Make) -> None:
     assert (rewards == 8.0).all()
 
 
-def test_envs_run_where_they_are_said_to(make: Make, config: Configuration) -> None:
+def test_envs_run_in_the_processes_of_the_plan(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     pids = envs.call("process_id")
     for host, ids in enumerate(config.ranges):
@@ -166,7 +166,7 @@ def test_envs_run_where_they_are_said_to(make: Make, config: Configuration) -> N
     assert envs.plan.start_method == config.start_method
 
 
-def test_closing_twice_does_no_harm(make: Make) -> None:
+def test_second_close_does_nothing(make: Make) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
     envs.close()
@@ -174,7 +174,7 @@ def test_closing_twice_does_no_harm(make: Make) -> None:
     envs.close()
 
 
-def test_everything_after_close_says_that_it_is_closed(make: Make) -> None:
+def test_calls_after_close_raise_closed_error(make: Make) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
     envs.close()
@@ -201,12 +201,12 @@ def test_leaving_the_with_block_closes(make: Make) -> None:
     assert envs.closed
 
 
-def test_a_list_of_factories_needs_no_number(make: Make, config: Configuration) -> None:
+def test_list_of_factories_needs_no_num_envs(make: Make, config: Configuration) -> None:
     envs = make([lambda n=n: Walk(length=n) for n in range(1, config.num_envs + 1)])
     assert envs.get_attr("length") == tuple(range(1, config.num_envs + 1))
 
 
-def test_kwargs_and_wrappers_can_differ_from_env_to_env(make: Make, config: Configuration) -> None:
+def test_kwargs_and_wrappers_can_differ_between_envs(make: Make, config: Configuration) -> None:
     n = config.num_envs
     wrap = gymnasium.wrappers.TimeLimit
     envs = make(

@@ -1,4 +1,4 @@
-"""What a caller writes is checked before anything starts: a plain word naming the argument, and what would do."""
+"""Arguments are checked before anything starts: the error names the argument and valid values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARKED = mv.Plan("process", 2, "forkserver", "park", "of last week")
 
 
 def refused(said: str, **options: Any) -> None:
-    """Nothing is started for what is refused."""
+    """Assert that the call is refused before anything is started."""
     fork_server.stop_fork_server()
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.make_vec(Walk, **{"num_envs": 4, "executor": "process", **options})
@@ -34,12 +34,12 @@ def refused(said: str, **options: Any) -> None:
 # -- make_vec --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["num_envs", "workers"])
 @pytest.mark.parametrize("value", [4.0, "4", True, np.float64(2), np.True_, [2], 0, -1])
-def test_a_number_of_envs_or_workers_is_a_whole_number_from_1_on(name: str, value: Any) -> None:
+def test_num_envs_and_workers_must_be_positive_integers(name: str, value: Any) -> None:
     refused(f"^{name}=", **{name: value})
 
 
 @pytest.mark.parametrize("executor", ["serial", "thread", "process", "hybrid", "auto"])
-def test_numpys_whole_numbers_do_and_are_kept_as_plain_ones(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_integers_are_accepted_and_kept_as_ints(executor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
     with mv.make_vec(Walk, np.int64(3), executor, workers=np.int32(1)) as envs:
         assert type(envs.plan.workers) is int and type(envs.num_envs) is int
@@ -68,7 +68,7 @@ def test_numpys_whole_numbers_do_and_are_kept_as_plain_ones(executor: Any, monke
     ],
     ids=str,
 )
-def test_an_argument_of_the_wrong_kind_is_named(options: dict[str, Any], said: str) -> None:
+def test_argument_of_wrong_type_is_named(options: dict[str, Any], said: str) -> None:
     refused(said, **options)
 
 
@@ -101,12 +101,12 @@ def test_options_with_invalid_values_are_refused_on_construction(
 
 
 @pytest.mark.parametrize("autoreset", ["same_step", AutoresetMode.SAME_STEP, "SameStep"])
-def test_gymnasiums_own_names_for_autoreset_do(autoreset: Any) -> None:
+def test_gymnasium_names_of_autoreset_modes_are_accepted(autoreset: Any) -> None:
     with mv.make_vec(Walk, 2, "serial", autoreset=autoreset) as envs:
         assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
-def test_every_mode_of_gymnasium_has_a_name_of_ours() -> None:
+def test_every_autoreset_mode_of_gymnasium_is_supported() -> None:
     for mode in AutoresetMode:
         with mv.make_vec(Walk, 1, "serial", autoreset=mode) as envs:
             assert envs.metadata["autoreset_mode"] is mode
@@ -131,24 +131,24 @@ def test_every_mode_of_gymnasium_has_a_name_of_ours() -> None:
     ],
     ids=str,
 )
-def test_a_plan_that_is_none_is_refused(plan: Any, said: str) -> None:
+def test_invalid_plan_is_refused(plan: Any, said: str) -> None:
     refused(said, executor="auto", plan=plan)
 
 
-def test_a_plan_already_says_how_to_wait() -> None:
+def test_waiting_together_with_a_plan_is_refused() -> None:
     refused("waiting", executor="auto", plan=PARKED, workers=mv.WorkerOptions(waiting="spin"))
     with mv.make_vec(Walk, 2, plan=PARKED, workers=mv.WorkerOptions(waiting="auto")) as envs:
         assert envs.plan == PARKED
 
 
-def test_a_plan_with_numpys_numbers_can_be_read_and_followed() -> None:
+def test_plan_with_numpy_integers_is_used() -> None:
     plan = mv.Plan("thread", np.int64(2), None, "park", "counted by numpy")  # type: ignore[arg-type]
     assert str(plan) == "thread, 2 workers: counted by numpy; a crash costs this program"
     with mv.make_vec(Walk, 2, plan=plan) as envs:
         assert type(envs.plan.workers) is int
 
 
-def test_a_window_means_serial_whatever_the_plan_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_human_rendering_runs_serially_whatever_the_plan_says(caplog: pytest.LogCaptureFixture) -> None:
     with mv.make_vec(Window, 2, plan=PARKED, render_mode="human") as envs:
         assert (envs.plan.executor, envs.plan.workers) == ("serial", 0)
         assert "render_mode='human'" in envs.plan.why
@@ -166,7 +166,7 @@ def test_a_window_means_serial_whatever_the_plan_says(caplog: pytest.LogCaptureF
         ("thread", "spin", "spin"),
     ],
 )
-def test_the_plan_says_how_to_wait(executor: Any, waiting: Any, planned: str) -> None:
+def test_plan_has_the_waiting_mode(executor: Any, waiting: Any, planned: str) -> None:
     with mv.make_vec(Walk, 2, executor, workers=mv.WorkerOptions(count=1, waiting=waiting)) as envs:
         assert envs.plan.waiting == planned
         envs.reset(seed=0)
@@ -175,7 +175,7 @@ def test_the_plan_says_how_to_wait(executor: Any, waiting: Any, planned: str) ->
         assert again.plan == envs.plan
 
 
-def test_why_the_probe_was_refused_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_for_a_failed_probe_is_kept_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise mv.errors.PreflightError("too few open files\nand more about that")
 
@@ -185,7 +185,7 @@ def test_why_the_probe_was_refused_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
         assert envs.plan.why == "auto: the probe failed (PreflightError: too few open files)"
 
 
-# -- what has no effect is said --------------------------------------------------------------------------------
+# -- options without effect -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("executor", "options", "said"),
     [
@@ -209,7 +209,7 @@ def test_why_the_probe_was_refused_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
         ("serial", {}, []),
     ],
 )
-def test_what_has_no_effect_is_said_once(
+def test_option_without_effect_is_reported_once(
     executor: Any, options: dict[str, Any], said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="multiverse"), mv.make_vec(Walk, 2, executor, **options):
@@ -246,7 +246,7 @@ def test_what_has_no_effect_is_said_once(
     ],
     ids=str,
 )
-def test_what_a_reset_cannot_be_asked_for_is_named(arguments: dict[str, Any], said: str) -> None:
+def test_invalid_reset_arguments_are_named(arguments: dict[str, Any], said: str) -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
         envs.reset(seed=0)
         with pytest.raises(mv.errors.InvalidRequest, match=said):
@@ -255,13 +255,13 @@ def test_what_a_reset_cannot_be_asked_for_is_named(arguments: dict[str, Any], sa
 
 
 @pytest.mark.parametrize("env_ids", [[np.int64(1), 0], (1, 0), np.array([1, 0], np.uint8), range(1, -1, -1)])
-def test_whole_numbers_of_any_kind_are_ids(env_ids: Any) -> None:
+def test_integers_of_any_type_are_env_ids(env_ids: Any) -> None:
     with mv.make_vec(Walk, 2, "serial") as envs:
         envs.reset(seed=3, env_ids=env_ids)
         assert envs.get_attr("last_seed") == (3, 4)
 
 
-def test_some_envs_get_the_seeds_that_they_get_among_all() -> None:
+def test_partial_reset_derives_the_same_seeds_as_a_full_reset() -> None:
     with mv.make_vec(Walk, 6, "serial") as envs:
         envs.reset(env_ids=[1, 5], seed=3)
         assert envs.get_attr("last_seed") == (None, 4, None, None, None, 8)
@@ -269,7 +269,7 @@ def test_some_envs_get_the_seeds_that_they_get_among_all() -> None:
         assert envs.get_attr("last_seed") == (3, 4, 5, 6, 7, 8)
 
 
-# -- what a script registers of its own ------------------------------------------------------------------------
+# -- ids that a script registers ------------------------------------------------------------------------------
 SCRIPT = """
 import gymnasium as gym
 import numpy as np
@@ -321,7 +321,7 @@ except mv.errors.InvalidRequest as error:
 """
 
 
-def test_an_env_registered_by_its_place_in_the_script_runs_everywhere(tmp_path: Path) -> None:
+def test_env_registered_by_its_script_runs_in_every_executor(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, "script.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
@@ -332,7 +332,7 @@ def test_an_env_registered_by_its_place_in_the_script_runs_everywhere(tmp_path: 
 # -- modules beside the user -----------------------------------------------------------------------------------
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a module, and nothing that makes Python look there but standing in it."""
+    """A folder with a module that Python finds only while the folder is the current directory."""
     source = "import gymnasium\n\ndef make():\n    return gymnasium.make('CartPole-v1')\n"
     (tmp_path / "a_module_beside_me.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -340,7 +340,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_making_envs_does_not_change_where_modules_are_looked_for() -> None:
+def test_making_envs_does_not_change_sys_path() -> None:
     before = list(sys.path)
     with pytest.raises(mv.errors.InvalidRequest, match="a_module_beside_me"):
         mv.make_vec("a_module_beside_me:make", 1, "serial")
@@ -349,8 +349,8 @@ def test_making_envs_does_not_change_where_modules_are_looked_for() -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_the_command_line_looks_where_the_user_stands() -> None:
-    code = (  # as a console script: without the folder where the user stands
+def test_command_line_imports_from_the_working_directory() -> None:
+    code = (  # as a console script: without the current directory
         "import os, sys; sys.path[:] = [p for p in sys.path if p not in ('', os.getcwd())]\n"
         "from multiverse.cli.main import main\nsys.exit(main())"
     )
@@ -361,7 +361,7 @@ def test_the_command_line_looks_where_the_user_stands() -> None:
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["round 1 of 2", "round 2 of 2"]
 
 
-def test_the_demo_says_how_to_read_its_ratios_and_reports_each_round(capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_explains_its_ratios_and_reports_each_round(capsys: pytest.CaptureFixture[str]) -> None:
     from multiverse.cli.commands import demo
     from multiverse.cli.main import main
 

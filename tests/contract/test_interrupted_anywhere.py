@@ -32,7 +32,7 @@ def held() -> bool:
 
 
 def interrupted_at_line(k: int, call: Callable[[], Any]) -> bool:
-    """Make the call with Ctrl-C at its k-th line; False if it came to its end before."""
+    """Make the call with Ctrl-C at its k-th line; return False if it ended before that line."""
     lines = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -83,7 +83,7 @@ EXECUTORS = {"process": {"workers": 2}, "hybrid": {"workers": 1}, "thread": {"wo
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("name", "actions"), CASES)
-def test_an_interrupt_at_any_line_leaves_nothing_wrong(executor: Any, actions: str, name: str) -> None:
+def test_interrupt_at_any_line_leaves_a_consistent_state(executor: Any, actions: str, name: str) -> None:
     space, batch = SPACES[actions]
     with mv.make_vec(lambda: Counts(space), NUM_ENVS, executor, **EXECUTORS[executor]) as envs:
         envs.reset()
@@ -94,8 +94,8 @@ def test_an_interrupt_at_any_line_leaves_nothing_wrong(executor: Any, actions: s
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_an_interrupt_at_any_line_of_a_rollout_leaves_nothing_wrong(executor: Any) -> None:
-    """Its rows are gone and counted so; a reset helps if it is needed, and the next rollout is whole."""
+def test_interrupt_at_any_line_of_a_rollout_leaves_a_consistent_state(executor: Any) -> None:
+    """Its rows are lost and counted as such; a reset helps if it is needed, and the next rollout is complete."""
     with make_with_fields(Walk, NUM_ENVS, executor, autoreset="same_step", infos=False, reset_plan=mv.DerivedSeeds(4),
                      on_failure="restart", fields=fields_for(NUM_ENVS), **EXECUTORS[executor]) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
@@ -112,7 +112,7 @@ def test_an_interrupt_at_any_line_of_a_rollout_leaves_nothing_wrong(executor: An
 
 
 def check_and_go_on(envs: mv.VectorEnv, batch: Any, before: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns how many steps each env has taken then, by what it shows."""
+    """Return how many steps each env has taken then, according to its observations."""
     cut_in_two = False
     try:
         received = envs.receive(timeout_s=20)
@@ -121,9 +121,7 @@ def check_and_go_on(envs: mv.VectorEnv, batch: Any, before: tuple[int, ...]) -> 
         assert received.infos["total"].tolist() == [total + 1 for total in before]
     except mv.errors.NothingPending:
         pass
-    except (
-        mv.errors.RequestPending
-    ):  # a call, or the caller's own envs, cut in the middle: that is said, and a reset helps
+    except mv.errors.RequestPending:  # the call was interrupted half-way: refused until a reset
         cut_in_two = True
         envs.reset()
     after = totals(envs)

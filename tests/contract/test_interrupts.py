@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle: what was asked for stays pending, and no later call is given its answer."""
+"""Ctrl-C during a call: the request stays pending, and no later call receives its answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def gated(config: Configuration, gate: Gate, phase: str, at: int = 1) -> list[di
 
 
 def interrupted_at(gate: Gate, call: Callable[[], Any]) -> None:
-    """Make the call; press Ctrl-C when its env stands at the gate and the caller has gone to sleep for it."""
+    """Make the call; press Ctrl-C when its env waits at the gate and the caller sleeps."""
     caller = threading.main_thread().ident or 0
 
     def press() -> None:
@@ -45,7 +45,7 @@ def interrupted_at(gate: Gate, call: Callable[[], Any]) -> None:
 
 
 def sleeps(thread: int) -> bool:
-    """Whether a thread is in the wait_set: everything has been asked for, and nothing has been read yet."""
+    """Whether a thread is in the wait_set: everything is requested, and nothing is read yet."""
     frame = sys._current_frames().get(thread)
     while frame is not None and frame.f_code is not WaitSet.sleep_until.__code__:
         frame = frame.f_back
@@ -54,7 +54,7 @@ def sleeps(thread: int) -> bool:
 
 @pytest.mark.fault("A14")
 @with_workers
-def test_an_interrupted_step_can_still_be_received(make: Make, config: Configuration, gate: Gate) -> None:
+def test_interrupted_step_can_still_be_received(make: Make, config: Configuration, gate: Gate) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 2)
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))
@@ -70,7 +70,7 @@ def test_an_interrupted_step_can_still_be_received(make: Make, config: Configura
 
 
 @with_workers
-def test_an_interrupted_receive_can_be_repeated(make: Make, config: Configuration, gate: Gate) -> None:
+def test_interrupted_receive_can_be_repeated(make: Make, config: Configuration, gate: Gate) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 1)
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))
@@ -83,7 +83,7 @@ def test_an_interrupted_receive_can_be_repeated(make: Make, config: Configuratio
 
 @with_workers
 @pytest.mark.parametrize("phase", ["method", "reset"])
-def test_the_answer_to_an_interrupted_call_goes_to_nobody(
+def test_answer_to_an_interrupted_call_is_given_to_no_later_call(
     make: Make, config: Configuration, gate: Gate, phase: str
 ) -> None:
     n = config.num_envs
@@ -105,7 +105,7 @@ def test_the_answer_to_an_interrupted_call_goes_to_nobody(
 
 @pytest.mark.fault("A14")
 @with_workers
-def test_a_large_answer_that_nobody_waits_for_any_more_holds_nobody_up(
+def test_large_answer_to_an_abandoned_call_does_not_block_later_calls(
     make: Make, config: Configuration, gate: Gate
 ) -> None:
     expected = lock_step(make(Walk), 3, seed=20)
@@ -119,7 +119,7 @@ def test_a_large_answer_that_nobody_waits_for_any_more_holds_nobody_up(
 
 @pytest.mark.fault("A14")
 @with_workers
-def test_after_an_interrupt_it_can_be_closed_at_once(make: Make, config: Configuration, gate: Gate) -> None:
+def test_interrupted_vector_env_can_be_closed_at_once(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=gated(config, gate, "step"))
     envs.reset(seed=7)
     interrupted_at(gate, lambda: envs.step(actions(range(config.num_envs), 0)))
@@ -129,7 +129,7 @@ def test_after_an_interrupt_it_can_be_closed_at_once(make: Make, config: Configu
 
 
 @pytest.mark.parametrize("config", [SERIAL, HYBRID], ids=str)
-def test_the_callers_own_envs_interrupted_half_way_must_be_reset(make: Make, config: Configuration) -> None:
+def test_own_envs_of_the_caller_interrupted_half_way_must_be_reset(make: Make, config: Configuration) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 3, seed=20)
     envs = make(Fault, env_kwargs=[{"what": "interrupt"} if i == 1 else {} for i in range(n)])

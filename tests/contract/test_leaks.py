@@ -1,4 +1,4 @@
-"""Whoever opens, closes: no process, descriptor, thread, mapping or noise is left, however it ends."""
+"""No process, descriptor, thread, mapping or output is left, however a vector env or its program ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def descriptors() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the listing's own
+        except OSError:  # the descriptor of the listing itself
             pass
     return found
 
@@ -46,9 +46,9 @@ def shared_files(pid: int) -> set[str]:
 
 @pytest.fixture
 def nothing_open(config: Configuration) -> Iterator[None]:
-    """After the test this process has the descriptors and threads it had before."""
+    """After the test this process has the descriptors and threads that it had before."""
     if config.has_processes:
-        fork_server.fork_server()  # one per program, and not what is looked at here
+        fork_server.fork_server()  # one per program, and not the subject of this test
     if config.executor == "ray":  # as is the cluster, and what Ray opens for its first actors
         for env in (Walk, large_env, Walk):
             envs = config.make(env)
@@ -77,7 +77,7 @@ def use(envs: Any) -> None:
 
 @pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
-def test_after_close_nothing_is_left(config: Configuration) -> None:
+def test_close_leaves_nothing_behind(config: Configuration) -> None:
     for _ in range(2):
         envs = config.make(Walk)
         use(envs)
@@ -86,7 +86,7 @@ def test_after_close_nothing_is_left(config: Configuration) -> None:
 
 @pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
-def test_after_del_nothing_is_left(config: Configuration) -> None:
+def test_deleted_vector_env_leaves_nothing_behind(config: Configuration) -> None:
     envs = config.make(Walk)
     use(envs)
     envs.send(np.zeros(envs.num_envs, np.int64))
@@ -96,7 +96,7 @@ def test_after_del_nothing_is_left(config: Configuration) -> None:
 
 @pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
-def test_closing_with_a_step_under_way_leaves_nothing(config: Configuration) -> None:
+def test_close_during_a_step_leaves_nothing_behind(config: Configuration) -> None:
     envs = config.make(Walk)
     use(envs)
     envs.send(np.zeros(envs.num_envs, np.int64))
@@ -105,7 +105,7 @@ def test_closing_with_a_step_under_way_leaves_nothing(config: Configuration) -> 
 
 @pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
-def test_closing_with_a_reply_that_fills_the_pipe_leaves_nothing(config: Configuration) -> None:
+def test_close_with_a_reply_that_fills_the_pipe_leaves_nothing_behind(config: Configuration) -> None:
     envs = config.make(large_env)
     envs.reset(seed=0)
     envs.send(np.zeros(envs.num_envs, np.int64))
@@ -114,7 +114,7 @@ def test_closing_with_a_reply_that_fills_the_pipe_leaves_nothing(config: Configu
 
 @pytest.mark.fault("A13")
 @pytest.mark.usefixtures("nothing_open")
-def test_an_exception_that_holds_an_open_vector_env_leaves_nothing_once_it_is_gone(config: Configuration) -> None:
+def test_exception_that_holds_an_open_vector_env_leaves_nothing_behind(config: Configuration) -> None:
     def fails() -> None:
         envs = config.make(Walk)
         use(envs)
@@ -129,7 +129,7 @@ def test_an_exception_that_holds_an_open_vector_env_leaves_nothing_once_it_is_go
 
 @pytest.mark.fault("A8")
 @pytest.mark.usefixtures("nothing_open")
-def test_a_start_that_fails_leaves_nothing(config: Configuration) -> None:
+def test_failed_start_leaves_nothing_behind(config: Configuration) -> None:
     last = config.num_envs - 1
     faults = [{"what": "raise", "phase": "constructor"} if i == last else {} for i in range(config.num_envs)]
     with pytest.raises(mv.errors.EnvFailed):
@@ -140,7 +140,7 @@ def test_a_start_that_fails_leaves_nothing(config: Configuration) -> None:
 
 @pytest.mark.fault("A1")
 @pytest.mark.usefixtures("nothing_open")
-def test_a_dead_worker_leaves_nothing(config: Configuration) -> None:
+def test_dead_worker_leaves_nothing_behind(config: Configuration) -> None:
     if not config.has_processes:
         pytest.skip("no worker process")
     envs = config.make(Fault, env_kwargs=[{}] * (config.num_envs - 1) + [{"what": "kill"}])
@@ -151,7 +151,7 @@ def test_a_dead_worker_leaves_nothing(config: Configuration) -> None:
 
 
 @pytest.mark.fault("C2")
-def test_nothing_in_dev_shm_is_ever_used(config: Configuration) -> None:
+def test_dev_shm_is_never_used(config: Configuration) -> None:
     before = shared_files(os.getpid())
     with config.make(Walk) as envs:
         use(envs)
@@ -159,7 +159,7 @@ def test_nothing_in_dev_shm_is_ever_used(config: Configuration) -> None:
             assert shared_files(pid) <= before
 
 
-def test_the_fork_server_can_be_ended_and_comes_back() -> None:
+def test_stopped_fork_server_is_started_again() -> None:
     with mv.make_vec(Walk, 2, "process", workers=1) as envs:
         use(envs)
     fork_server.stop_fork_server()
@@ -198,7 +198,7 @@ print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
         ("del opened", 0),
     ],
 )
-def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(ending: str, code: int) -> None:
+def test_program_that_ends_without_closing_leaves_nothing_and_prints_nothing(ending: str, code: int) -> None:
     done = run_script(OPEN_EVERYTHING + ending)
     assert done.stderr == ""
     assert done.returncode == code
@@ -208,7 +208,7 @@ def test_a_program_that_ends_without_closing_leaves_nothing_and_says_nothing(end
 
 
 @pytest.mark.fault("A13")
-def test_a_program_that_ends_with_an_exception_leaves_nothing_and_says_nothing_else() -> None:
+def test_program_that_ends_with_an_exception_leaves_nothing_and_prints_only_it() -> None:
     done = run_script(OPEN_EVERYTHING + "raise LookupError('mine')")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "LookupError: mine"

@@ -1,4 +1,4 @@
-"""No `if __name__ == "__main__"` anywhere: what a user's script defines travels, and the script runs once."""
+"""Scripts without `if __name__ == "__main__"`: their definitions are sent to workers, and the script runs once."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def said_by(checks: str) -> list[str]:
 
 
 def lines_of(command: list[str], cwd: Path, text: str | None = None) -> list[str]:
-    """Standard output of a command that must say nothing else."""
+    """Standard output of a command that must print nothing on standard error."""
     done = subprocess.run(command, cwd=cwd, input=text, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.splitlines()
 
 
-def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+def test_script_needs_no_main_guard(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(DEFINITIONS + FEW + MORE)
     assert lines_of([sys.executable, "script.py"], tmp_path) == said_by(FEW + MORE)
 
@@ -98,7 +98,7 @@ def test_code_from_standard_input_runs(tmp_path: Path) -> None:
     assert lines_of([sys.executable, "-"], tmp_path, DEFINITIONS + FEW) == said_by(FEW)
 
 
-def test_a_module_run_with_dash_m_needs_no_guard_either(tmp_path: Path) -> None:
+def test_module_run_with_dash_m_needs_no_main_guard(tmp_path: Path) -> None:
     package = tmp_path / "my_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -118,7 +118,7 @@ for number, cell in enumerate(cells):
 """
 
 
-def test_cells_of_a_notebook_run_and_see_what_later_cells_changed(tmp_path: Path) -> None:
+def test_notebook_cells_run_and_see_changes_of_later_cells(tmp_path: Path) -> None:
     cells = [DEFINITIONS, FEW, "CONSTANT = 4", 'check("changed", Mine, 4.0)']
     (tmp_path / "kernel.py").write_text(NOTEBOOK.format(cells=cells))
     assert lines_of([sys.executable, "kernel.py"], tmp_path) == [*said_by(FEW), "changed ok"]
@@ -135,8 +135,8 @@ for source in (Mine, "mine/Mine-v0"):
 """
 
 
-def test_the_scripts_own_classes_stay_as_they_are(tmp_path: Path) -> None:
-    """A worker's copy of a class that travelled by value must not be written over the original on the way back."""
+def test_classes_of_the_script_are_not_overwritten(tmp_path: Path) -> None:
+    """A worker's copy of a class that was sent by value must not replace the original when it comes back."""
     found = lines_of([sys.executable, "-c", DEFINITIONS + UNTOUCHED], tmp_path)[1:]
     assert found == [f"{source} {method} []" for source in ("class", "mine/Mine-v0") for method in METHODS[::2]]
 
@@ -195,7 +195,7 @@ def build():
 """
 
 
-def test_a_script_elsewhere_finds_its_own_helper_from_any_thread(tmp_path: Path) -> None:
+def test_script_in_another_directory_finds_its_helper_from_any_thread(tmp_path: Path) -> None:
     place, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     place.mkdir()
     elsewhere.mkdir()
@@ -208,7 +208,7 @@ def test_a_script_elsewhere_finds_its_own_helper_from_any_thread(tmp_path: Path)
     assert found == ["script runs", *expected]
 
 
-def test_workers_see_the_environment_of_now_not_of_the_fork_servers_start() -> None:
+def test_workers_see_the_current_environment_variables() -> None:
     text = """
 import os
 import gymnasium as gym

@@ -1,4 +1,4 @@
-"""Keywords of `make_vec` and names of `multiverse` that go in the next version: each names its replacement."""
+"""Deprecated keywords of `make_vec` and names of `multiverse`: each warning names the replacement."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN: dict[str, Any] = {"workers": 2, "on_failure": "restart", "executor": "ray
 
 
 class Opened(Exception):
-    """Ends `make_vec` where it would open the envs."""
+    """Raised in place of opening the envs, to end `make_vec`."""
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def options_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     return asked
 
 
-def test_table_of_old_keywords_has_a_value_for_each() -> None:
+def test_every_old_keyword_has_a_test_value() -> None:
     assert VALUES.keys() == make.OLD_KEYWORDS.keys()
 
 
@@ -64,13 +64,13 @@ def test_old_keyword_gives_the_same_options_and_names_its_replacement(old: str, 
     kind, plain = make.OPTIONS[parameter], {name: value for name, value in PLAIN.items() if name == parameter}
     fields = {make.PLAIN_FIELDS[name]: value for name, value in plain.items() if name in make.PLAIN_FIELDS}
     expected = options_of(**{parameter: kind(**fields, **{field: VALUES[old]})})
-    with pytest.warns(DeprecationWarning, match=rf"{old}=….*{parameter}={kind.__name__}\({field}=…\)") as told:
+    with pytest.warns(DeprecationWarning, match=rf"{old}=….*{parameter}={kind.__name__}\({field}=…\)") as warned:
         assert options_of(**plain, **{old: VALUES[old]}) == expected
-    assert [warning.filename for warning in told] == [__file__]
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 @pytest.mark.parametrize("old", VALUES)
-def test_old_keyword_beside_the_options_that_replace_it_is_refused(old: str) -> None:
+def test_old_keyword_together_with_its_replacement_is_refused(old: str) -> None:
     parameter, _ = make.OLD_KEYWORDS[old]
     options = {parameter: make.OPTIONS[parameter]()}
     with pytest.warns(DeprecationWarning), pytest.raises(mv.errors.InvalidRequest, match="cannot be used together"):
@@ -79,14 +79,14 @@ def test_old_keyword_beside_the_options_that_replace_it_is_refused(old: str) -> 
 
 def test_several_old_keywords_are_combined_with_plain_values(options_of: Any) -> None:
     old = {"on_bad_value": "clip", "worker_memory_limit": 10**9, "start_method": "spawn", "waiting": "spin"}
-    with pytest.warns(DeprecationWarning) as told:
+    with pytest.warns(DeprecationWarning) as warned:
         options = options_of(workers=2, on_failure="restart", **old)
-    assert len(told) == len(old)
+    assert len(warned) == len(old)
     assert options.workers == mv.WorkerOptions(count=2, start_method="spawn", waiting="spin")
     assert options.failures == mv.FailureOptions(on_failure="restart", on_bad_value="clip", worker_memory_limit=10**9)
 
 
-def test_old_address_means_ray_where_no_executor_is_named(options_of: Any) -> None:
+def test_old_ray_address_selects_ray_if_no_executor_is_named(options_of: Any) -> None:
     with pytest.warns(DeprecationWarning):
         options = options_of(ray_address="auto")
     assert (options.executor, options.ray) == ("ray", mv.RayOptions(address="auto"))
@@ -104,13 +104,13 @@ def test_old_keywords_of_ray_are_refused_with_other_executors(old: str) -> None:
     ("name", "home"), [(name, home) for home, names in mv._MOVED.items() for name in names], ids=str
 )
 def test_moved_name_is_found_at_its_old_place_with_a_warning(name: str, home: str) -> None:
-    with pytest.warns(DeprecationWarning, match=rf"multiverse\.{name} is now {home}\.{name}") as told:
+    with pytest.warns(DeprecationWarning, match=rf"multiverse\.{name} is now {home}\.{name}") as warned:
         found = getattr(mv, name)
     assert found is getattr(importlib.import_module(home), name) and name not in mv.__all__
-    assert told[0].filename == __file__
+    assert warned[0].filename == __file__
 
 
-def test_todays_spellings_warn_of_nothing() -> None:
+def test_current_spellings_emit_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         for name in mv.__all__:
@@ -120,7 +120,7 @@ def test_todays_spellings_warn_of_nothing() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"timeouts": 30}, {"timeouts": mv.FailureOptions()}, {"agents": "separate"}])
-def test_options_of_another_kind_are_refused_with_the_class_that_is_expected(wrong: dict[str, Any]) -> None:
+def test_options_of_wrong_type_are_refused_with_the_expected_class(wrong: dict[str, Any]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"expected mv\.(Timeouts|AgentOptions)\(…\)"):
         mv.make_vec("CartPole-v1", 2, "serial", **wrong)
 

@@ -1,4 +1,4 @@
-"""No worker outlives the program it works for, however suddenly that ends and whatever the worker is doing."""
+"""No worker outlives its program, however suddenly that ends and whatever the worker is doing."""
 
 from __future__ import annotations
 

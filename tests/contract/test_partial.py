@@ -1,4 +1,4 @@
-"""Steps and resets of some envs: rows in the order asked for, everybody else untouched."""
+"""Steps and resets of some envs: rows in the requested order, and the other envs unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = ["next_step", "same_step"]
 
 
 @pytest.mark.parametrize("autoreset", MODES)
-def test_each_envs_trajectory_is_what_lock_step_gives(make: Make, config: Configuration, autoreset: str) -> None:
+def test_trajectory_of_each_env_equals_lock_step(make: Make, config: Configuration, autoreset: str) -> None:
     n, steps = config.num_envs, 8
     expected = lock_step(make(Walk, autoreset=autoreset, env_kwargs={"length": 3}), steps)
     envs = make(Walk, autoreset=autoreset, env_kwargs={"length": 3})
@@ -39,7 +39,7 @@ def test_each_envs_trajectory_is_what_lock_step_gives(make: Make, config: Config
     assert_same(found, expected)
 
 
-def test_rows_come_in_the_order_asked_for(make: Make, config: Configuration) -> None:
+def test_rows_are_in_the_requested_order(make: Make, config: Configuration) -> None:
     ids = [2, 0, config.num_envs - 1]
     whole, some = make(Walk), make(Walk)
     whole.reset(seed=1)
@@ -52,7 +52,9 @@ def test_rows_come_in_the_order_asked_for(make: Make, config: Configuration) -> 
 
 
 @pytest.mark.parametrize("ids", [[2, 1], [1, 2], [3, 0, 1]])
-def test_infos_and_final_observations_of_some_envs_are_theirs(make: Make, config: Configuration, ids: Any) -> None:
+def test_infos_and_final_observations_of_a_partial_step_belong_to_its_envs(
+    make: Make, config: Configuration, ids: Any
+) -> None:
     factories = [lambda i=i: RichInfos(index=i, length=1, mixed=False) for i in range(config.num_envs)]
     envs = make(factories, autoreset="same_step")
     reference = gymnasiums_own([factories[i] for i in ids], len(ids), "same_step")
@@ -63,7 +65,7 @@ def test_infos_and_final_observations_of_some_envs_are_theirs(make: Make, config
 
 
 @pytest.mark.parametrize("name", ["nested", "dict_mixed", "text", "box_scalar"])
-def test_any_space_can_be_stepped_in_part(make: Make, config: Configuration, name: str) -> None:
+def test_every_space_supports_partial_steps(make: Make, config: Configuration, name: str) -> None:
     whole, some = (make(lambda: AnySpace(catalogue()[name], catalogue()[name], length=50)) for _ in range(2))
     assert_same(whole.reset(seed=3)[0], some.reset(seed=3)[0])
     whole.action_space.seed(4)
@@ -86,7 +88,7 @@ def rows_at(batch: Any, ids: Any, num_envs: int) -> Any:
     return batch[ids]
 
 
-def test_envs_not_named_stay_as_they_are(make: Make, config: Configuration) -> None:
+def test_envs_that_are_not_named_do_not_change(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=1)
     envs.step(actions([1], 0), env_ids=[1])
@@ -95,7 +97,7 @@ def test_envs_not_named_stay_as_they_are(make: Make, config: Configuration) -> N
     assert envs.get_attr("resets") == tuple(1 + int(i == 2) for i in range(config.num_envs))
 
 
-def test_a_partial_reset_returns_its_rows_in_the_order_asked_for(make: Make, config: Configuration) -> None:
+def test_partial_reset_returns_rows_in_the_requested_order(make: Make, config: Configuration) -> None:
     whole, some = make(Walk), make(Walk)
     observations, infos = whole.reset(seed=9)
     ids = [config.num_envs - 1, 1]
@@ -104,7 +106,7 @@ def test_a_partial_reset_returns_its_rows_in_the_order_asked_for(make: Make, con
     assert_same(found[1], {key: value[ids] for key, value in infos.items()})
 
 
-def test_each_env_can_get_its_own_seed_and_options(make: Make) -> None:
+def test_each_env_can_have_its_own_seed_and_options(make: Make) -> None:
     envs = make(Walk)
     envs.reset(seed=[30, 10], options=[{"a": 1}, None], env_ids=[3, 1])
     assert envs.get_attr("last_seed", env_ids=[1, 3]) == (10, 30)
@@ -113,7 +115,7 @@ def test_each_env_can_get_its_own_seed_and_options(make: Make) -> None:
     assert envs.get_attr("last_seed", env_ids=[1, 3]) == (51, 53)
 
 
-def test_options_are_each_envs_own(make: Make) -> None:
+def test_options_are_copied_for_each_env(make: Make) -> None:
     shared = {"list": [1]}
     envs = make(Walk)
     envs.reset(options=shared)
@@ -121,7 +123,7 @@ def test_options_are_each_envs_own(make: Make) -> None:
     assert all(o == {"list": [1]} for o in envs.get_attr("last_options"))
 
 
-def test_a_task_goes_through_the_hook_if_there_is_one(make: Make, config: Configuration) -> None:
+def test_task_is_passed_to_the_hook_if_the_env_has_one(make: Make, config: Configuration) -> None:
     envs = make(HookTask, autoreset="same_step")
     tasks = [float(10 + i) for i in range(config.num_envs)]
     observations, _ = envs.reset(seed=1, tasks=tasks)
@@ -133,7 +135,7 @@ def test_a_task_goes_through_the_hook_if_there_is_one(make: Make, config: Config
     assert observations[:, 0].tolist() == [55.0, 11.0, 77.0, *tasks[3:]]
 
 
-def test_a_task_goes_into_the_options_if_there_is_no_hook(make: Make, config: Configuration) -> None:
+def test_task_is_passed_in_options_if_the_env_has_no_hook(make: Make, config: Configuration) -> None:
     envs = make(OptionTask)
     tasks: list[float | None] = [float(i) for i in range(config.num_envs)]
     observations, _ = envs.reset(tasks=tasks, options={"offset": 100})

@@ -93,7 +93,7 @@ with mv.make_vec("mine/Name-v0", 2, "process") as envs:
 
 @pytest.mark.fault("A16")
 def test_registered_ids_are_known_in_workers_of_every_start_method(tmp_path: Path) -> None:
-    """Also those of a package, which registers them again when a worker imports it; and those registered late."""
+    """Also ids of a package, which registers them again when a worker imports it; and ids that are registered late."""
     registration = 'gym.register("package/Env-v0", entry_point="module_of_a_package:Env")'
     (tmp_path / "ids_of_a_package.py").write_text(f"import gymnasium as gym\n\n{registration}\n")
     (tmp_path / "module_of_a_package.py").write_text(MODULE)
@@ -142,7 +142,7 @@ print("seeds", sorted(found.summary["returns"].items()))
 """
 
 
-def test_registered_ids_are_known_in_trainings_evaluations_and_processes_of_seeds(tmp_path: Path) -> None:
+def test_registered_ids_are_known_in_trainings_evaluations_and_seed_processes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "script.py").write_text(DEFINITIONS + TRAININGS)
     assert lines_of([sys.executable, "script.py"], tmp_path) == [
@@ -172,7 +172,7 @@ for env_id in ("Locked-v0", "own/Broken-v0", "Nowhere-v0"):
 
 
 @pytest.mark.fault("A16")
-def test_an_id_that_cannot_be_sent_is_skipped_and_its_error_says_why(tmp_path: Path) -> None:
+def test_id_that_cannot_be_sent_is_skipped_and_its_error_has_the_reason(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(DEFINITIONS + NOT_SENT)
     _, rewards, locked, broken, nowhere = lines_of([sys.executable, "script.py"], tmp_path)
     assert rewards == "[1.0, 1.0]"
@@ -194,13 +194,13 @@ print(sorted(additions(fork_server().registered()).specs))
 
 
 @pytest.mark.fault("A16")
-def test_only_what_differs_from_a_fresh_registry_is_sent(tmp_path: Path) -> None:
+def test_only_differences_from_a_fresh_registry_are_sent(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(NOTHING_TO_SEND)
     assert lines_of([sys.executable, "script.py"], tmp_path) == ["[]", "['CartPole-v1']"]
 
 
 @pytest.mark.fault("A16")
-def test_class_that_no_name_leads_to_is_known_in_workers(tmp_path: Path) -> None:
+def test_local_class_of_a_registered_id_is_known_in_workers(tmp_path: Path) -> None:
     script = (
         DEFINITIONS
         + """

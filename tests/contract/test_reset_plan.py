@@ -1,4 +1,4 @@
-"""A reset plan decides what every episode starts from, at every reset, wherever the env runs."""
+"""A reset plan decides the seed and the task of every episode, at every reset, wherever the env runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ config = over(WITHOUT_SPAWN)
 
 @dataclass
 class Curriculum:
-    """A plan of the user's own."""
+    """A user-defined plan."""
 
     def __call__(self, env_id: int, episode: int) -> mv.ResetRequest:
         number = 100 * env_id + episode
@@ -40,7 +40,7 @@ def test_every_episode_gets_its_derived_seed(make: Make, config: Configuration, 
     assert envs.episode_counts.min() >= 2
 
 
-def test_an_episode_can_be_replayed_from_its_seed(make: Make, config: Configuration) -> None:
+def test_episode_can_be_replayed_from_its_seed(make: Make, config: Configuration) -> None:
     envs = make(Walk, env_kwargs={"length": 2}, autoreset="same_step", reset_plan=mv.DerivedSeeds(11))
     envs.reset()
     for k in range(4):
@@ -52,7 +52,7 @@ def test_an_episode_can_be_replayed_from_its_seed(make: Make, config: Configurat
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_a_plan_of_ones_own_gives_seeds_options_and_tasks(make: Make, config: Configuration, autoreset: str) -> None:
+def test_own_plan_gives_seeds_options_and_tasks(make: Make, config: Configuration, autoreset: str) -> None:
     envs = make(Walk, env_kwargs={"length": 1}, autoreset=autoreset, reset_plan=Curriculum())
     envs.reset()
     for k in range(4):
@@ -72,7 +72,7 @@ def test_tasks_change_with_every_autoreset(make: Make, config: Configuration) ->
     assert seen == [100.0, 100.0, 101.0, 101.0, 102.0]
 
 
-def test_what_the_caller_says_wins_over_the_plan(make: Make, config: Configuration) -> None:
+def test_arguments_of_reset_override_the_plan(make: Make, config: Configuration) -> None:
     envs = make(Walk, reset_plan=Curriculum())
     envs.reset(seed=5, env_ids=[1])
     envs.reset(options={"level": "mine"}, env_ids=[2])
@@ -86,7 +86,7 @@ def test_what_the_caller_says_wins_over_the_plan(make: Make, config: Configurati
     assert [o["task"] for o in envs.get_attr("last_options")] == tasks
 
 
-def test_a_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
+def test_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
     def plan(env_id: int, episode: int) -> mv.ResetRequest:
         if env_id == 2:
             raise LookupError("no such level")
@@ -98,14 +98,14 @@ def test_a_plan_that_raises_is_reported_with_its_env(make: Make) -> None:
     assert caught.value.env_ids == (2,)
 
 
-def test_neighbouring_run_seeds_share_no_episode_seed() -> None:
+def test_adjacent_run_seeds_share_no_episode_seed() -> None:
     seeds = {episode_seed(run, env, episode) for run in range(4) for env in range(4) for episode in range(16)}
     assert len(seeds) == 4 * 4 * 16
 
 
 # -- a list of tasks, known to every worker by index ---------------------------------------------------------------
 class Goal(float):
-    """A task that can be sent as long as nothing runs: whoever sends it again later is found out."""
+    """A task that can be pickled until `sealed` is set, so that sending it again later is an error."""
 
     sealed = False
 
@@ -121,16 +121,18 @@ def goals(monkeypatch: pytest.MonkeyPatch) -> list[Goal]:
     return [Goal(10.0 * i) for i in range(5)]
 
 
-def test_a_list_of_tasks_is_sent_once_and_named_by_index(make: Make, config: Configuration, goals: list[Goal]) -> None:
+def test_list_of_tasks_is_sent_once_and_tasks_are_named_by_index(
+    make: Make, config: Configuration, goals: list[Goal]
+) -> None:
     envs = make(HookTask, tasks=goals)
     Goal.sealed = True
     observations, _ = envs.reset(tasks=[i % 5 for i in range(config.num_envs)])
     assert observations[:, 0].tolist() == [10.0 * (i % 5) for i in range(config.num_envs)]
     observations, _ = envs.reset(env_ids=[2, 0], tasks=[np.int64(4), None])
-    assert observations[:, 0].tolist() == [40.0, 0.0]  # None: the task it has
+    assert observations[:, 0].tolist() == [40.0, 0.0]  # None: keep the task
 
 
-def test_tasks_are_drawn_at_every_reset(make: Make, config: Configuration, goals: list[Goal]) -> None:
+def test_drawn_tasks_change_at_every_reset(make: Make, config: Configuration, goals: list[Goal]) -> None:
     plan = mv.DrawnTasks(run_seed=3, tasks=[1, 3])
     envs = make(HookTask, env_kwargs={"length": 1}, autoreset="same_step", tasks=goals, reset_plan=plan)
     Goal.sealed = True
@@ -144,26 +146,26 @@ def test_tasks_are_drawn_at_every_reset(make: Make, config: Configuration, goals
     assert seen == {1, 3}
 
 
-def test_a_task_that_is_not_in_the_list_is_refused(make: Make, config: Configuration, goals: list[Goal]) -> None:
+def test_task_outside_the_list_is_refused(make: Make, config: Configuration, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals)
-    for wrong, told in ((5, "numbered 0 to 4"), (-1, "numbered 0 to 4"), (2.5, "task=2.5")):
-        with pytest.raises(mv.errors.InvalidRequest, match=told):
+    for wrong, reported in ((5, "numbered 0 to 4"), (-1, "numbered 0 to 4"), (2.5, "task=2.5")):
+        with pytest.raises(mv.errors.InvalidRequest, match=reported):
             envs.reset(tasks=[wrong] * config.num_envs)
     envs.reset(tasks=[1] * config.num_envs)
 
 
-def test_a_plan_that_names_no_known_task_is_reported_with_its_env(make: Make, goals: list[Goal]) -> None:
+def test_plan_with_an_unknown_task_is_reported_with_its_env(make: Make, goals: list[Goal]) -> None:
     envs = make(HookTask, tasks=goals, reset_plan=lambda env_id, episode: mv.ResetRequest(task=7))
     with pytest.raises(mv.errors.EnvFailed, match="numbered 0 to 4"):
         envs.reset()
 
 
 @pytest.mark.parametrize("tasks", ["abc", {"a": 1}, 3, []])
-def test_what_is_no_list_of_tasks_is_refused(tasks: object) -> None:
+def test_invalid_list_of_tasks_is_refused(tasks: object) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="tasks"):
         mv.make_vec(HookTask, 2, "serial", tasks=tasks)  # type: ignore[arg-type]
 
 
-def test_drawing_from_no_tasks_is_refused() -> None:
+def test_drawing_from_an_empty_list_of_tasks_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="empty"):
         mv.DrawnTasks(1, [])

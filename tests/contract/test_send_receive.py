@@ -1,4 +1,4 @@
-"""First come, first served: every send is answered once, to whoever asked, and no answer goes astray."""
+"""First come, first served: every send is answered once, and no answer reaches another request."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ needs_a_worker = pytest.mark.parametrize("config", WITH_WORKERS, ids=str)
 
 
 def gated(config: Configuration, gate: Gate, **where: Any) -> list[dict[str, Any]]:
-    """Kwargs that put a gate before the last env, which a worker runs."""
+    """Kwargs that add a gate to the last env, which a worker runs."""
     return [{}] * (config.num_envs - 1) + [{"gate": str(gate), **where}]
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_each_envs_trajectory_is_what_lock_step_gives(make: Make, config: Configuration, autoreset: str) -> None:
+def test_trajectory_of_each_env_equals_lock_step(make: Make, config: Configuration, autoreset: str) -> None:
     n, steps = config.num_envs, 9
     expected = lock_step(make(Walk, autoreset=autoreset, env_kwargs={"length": 4}), steps)
     envs = make(Walk, autoreset=autoreset, env_kwargs={"length": 4})
@@ -46,7 +46,7 @@ def test_each_envs_trajectory_is_what_lock_step_gives(make: Make, config: Config
     assert_same(found, expected)
 
 
-def test_every_env_sent_comes_back_exactly_once(make: Make, config: Configuration) -> None:
+def test_every_sent_env_is_received_exactly_once(make: Make, config: Configuration) -> None:
     envs, n = make(Walk), config.num_envs
     envs.reset(seed=1)
     for k in range(3):
@@ -60,7 +60,7 @@ def test_every_env_sent_comes_back_exactly_once(make: Make, config: Configuratio
     assert envs.get_attr("steps") == (3,) * n
 
 
-def test_a_batch_holds_whole_ranges_in_ascending_order(make: Make, config: Configuration) -> None:
+def test_batch_has_whole_ranges_in_ascending_order(make: Make, config: Configuration) -> None:
     envs, n = make(Walk), config.num_envs
     envs.reset(seed=1)
     for wanted in range(1, n + 1):
@@ -75,7 +75,7 @@ def test_a_batch_holds_whole_ranges_in_ascending_order(make: Make, config: Confi
             assert ids == whole
 
 
-def test_without_a_number_receive_waits_for_all(make: Make, config: Configuration) -> None:
+def test_receive_without_min_envs_waits_for_all(make: Make, config: Configuration) -> None:
     envs, n = make(Walk), config.num_envs
     envs.reset(seed=1)
     envs.send(actions(range(n), 0))
@@ -98,7 +98,7 @@ def test_some_envs_of_a_worker_can_be_sent(make: Make, config: Configuration) ->
 
 
 @needs_a_worker
-def test_one_worker_after_another_can_be_sent_some_of_its_envs(make: Make, config: Configuration) -> None:
+def test_some_envs_of_each_worker_can_be_sent_one_after_another(make: Make, config: Configuration) -> None:
     envs, one_each = make(Walk), [part[-1] for part in config.ranges]
     envs.reset(seed=1)
     for i in one_each:
@@ -111,7 +111,7 @@ def test_one_worker_after_another_can_be_sent_some_of_its_envs(make: Make, confi
 
 
 @needs_a_worker
-def test_a_busy_worker_is_not_sent_more(make: Make, config: Configuration, gate: Gate) -> None:
+def test_busy_worker_is_not_sent_more(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=gated(config, gate))
     envs.reset(seed=1)
     last = config.last_range
@@ -127,7 +127,7 @@ def test_a_busy_worker_is_not_sent_more(make: Make, config: Configuration, gate:
     assert envs.get_attr("steps") == (1,) * config.num_envs
 
 
-def test_receive_with_nothing_sent_says_so(make: Make) -> None:
+def test_receive_without_send_raises_nothing_pending(make: Make) -> None:
     envs = make(Walk)
     with pytest.raises(mv.errors.NothingPending):
         envs.receive()
@@ -136,7 +136,7 @@ def test_receive_with_nothing_sent_says_so(make: Make) -> None:
         envs.receive(timeout_s=0)
 
 
-def test_receive_of_no_env_is_refused(make: Make, config: Configuration) -> None:
+def test_receive_of_zero_envs_is_refused(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=1)
     envs.send(actions(range(config.num_envs), 0))
@@ -146,7 +146,7 @@ def test_receive_of_no_env_is_refused(make: Make, config: Configuration) -> None
 
 
 @needs_a_worker
-def test_after_a_timeout_the_request_stays_pending_and_its_reply_is_the_right_one(
+def test_request_stays_pending_after_a_timeout_and_gets_its_own_reply(
     make: Make, config: Configuration, gate: Gate
 ) -> None:
     n = config.num_envs
@@ -170,7 +170,7 @@ def test_after_a_timeout_the_request_stays_pending_and_its_reply_is_the_right_on
 
 
 @needs_a_worker
-def test_nothing_else_may_follow_while_a_step_is_under_way(make: Make, config: Configuration, gate: Gate) -> None:
+def test_other_calls_are_refused_during_a_step(make: Make, config: Configuration, gate: Gate) -> None:
     envs, n = make(Gated, env_kwargs=gated(config, gate)), config.num_envs
     envs.reset(seed=1)
     envs.send(actions(range(n), 0))
@@ -217,7 +217,7 @@ def test_free_workers_can_be_called_while_others_are_busy(make: Make, config: Co
 
 
 @needs_a_worker
-def test_a_whole_reset_discards_what_is_under_way(make: Make, config: Configuration, gate: Gate) -> None:
+def test_full_reset_discards_pending_steps(make: Make, config: Configuration, gate: Gate) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 4, seed=20)
     envs = make(Gated, env_kwargs=gated(config, gate))
@@ -249,9 +249,7 @@ def test_objects_of_a_discarded_step_are_not_given_to_the_next(make: Make, confi
 
 
 @pytest.mark.parametrize("config", [THREAD, HYBRID, UNEVEN], ids=str)
-def test_a_reset_of_some_envs_leaves_the_other_workers_answers_alone(
-    make: Make, config: Configuration, gate: Gate
-) -> None:
+def test_partial_reset_keeps_the_answers_of_other_workers(make: Make, config: Configuration, gate: Gate) -> None:
     expected = lock_step(make(Walk), 1)
     envs = make(Gated, env_kwargs=gated(config, gate))
     envs.reset(seed=7)

@@ -1,4 +1,4 @@
-"""An env that is never built is an error after a while, with the place where it hangs; and nothing is left of it."""
+"""An env whose construction hangs is an error after a time limit, with the hanging line; nothing is left."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.fault_envs import Gate, Gated
 
 @pytest.mark.fault("A4")
 @pytest.mark.parametrize("config", [FORKSERVER, FORK, THREAD], ids=str)
-def test_a_constructor_that_hangs_is_an_error_that_shows_where(make: Make, config: Configuration, gate: Gate) -> None:
+def test_hanging_constructor_is_an_error_that_shows_where(make: Make, config: Configuration, gate: Gate) -> None:
     last = config.num_envs - 1
     kwargs = [{"gate": str(gate), "phase": "constructor"} if i == last else {} for i in range(config.num_envs)]
     with pytest.raises(mv.errors.ReplyTimeout, match="has not answered for 4 s in start") as caught:
         make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reset_s=4.0, close_s=0.2))
     assert "wait_at" in caught.value.stack
     assert last in caught.value.env_ids
-    if config is THREAD:  # it cannot be killed; let it go
+    if config is THREAD:  # it cannot be killed; let it continue
         gate.wait_for_arrival()
         gate.open()

@@ -1,4 +1,4 @@
-"""Where a worker lives: not in reach of Ctrl-C, with nothing to read, whoever started it, and nobody else's."""
+"""The surroundings of workers: signals, standard input, threads that start them, and forks of the program."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ with_processes = pytest.mark.parametrize("config", WITH_PROCESSES, ids=str)
 
 @pytest.mark.fault("A14")
 @with_processes
-def test_ctrl_c_is_the_callers_alone(make: Make, config: Configuration) -> None:
-    """And so is SIGUSR1, which a scheduler may send to all processes of a job."""
+def test_workers_ignore_sigint_and_sigusr1(make: Make, config: Configuration) -> None:
+    """SIGUSR1 too, which a scheduler may send to all processes of a job."""
     envs = make(Walk)
     envs.reset(seed=0)
     server = fork_server.running()
@@ -40,7 +40,7 @@ def test_ctrl_c_is_the_callers_alone(make: Make, config: Configuration) -> None:
 
 
 @with_processes
-def test_an_env_that_asks_for_input_gets_an_end_of_file(make: Make, config: Configuration) -> None:
+def test_env_that_reads_standard_input_gets_end_of_file(make: Make, config: Configuration) -> None:
     class Asks(Walk):
         def ask(self) -> str:
             return os.read(0, 10).decode()
@@ -58,7 +58,7 @@ def test_envs_made_in_a_thread_outlive_it(config: Configuration) -> None:
         assert_same(lock_step(envs, 4), lock_step(reference, 4))
 
 
-def test_two_vector_envs_do_not_disturb_each_other(make: Make, config: Configuration) -> None:
+def test_two_vector_envs_are_independent(make: Make, config: Configuration) -> None:
     one, other = make(Walk), make(Walk)
     one.reset(seed=1)
     other.reset(seed=1)
@@ -69,7 +69,7 @@ def test_two_vector_envs_do_not_disturb_each_other(make: Make, config: Configura
 
 
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_forked_copy_of_the_program_leaves_the_workers_alone(method: str) -> None:
+def test_forked_copy_of_the_program_does_not_affect_the_workers(method: str) -> None:
     program = f"""
 import os, sys
 import numpy as np
@@ -96,7 +96,7 @@ print("still working")
 
 @pytest.mark.fault("A12")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_what_an_env_has_started_ends_with_its_worker(method: Any) -> None:
+def test_processes_started_by_an_env_end_with_its_worker(method: Any) -> None:
     class StartsAProcess(Walk):
         def __init__(self) -> None:
             super().__init__()

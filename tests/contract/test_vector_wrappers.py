@@ -1,4 +1,4 @@
-"""Gymnasium's vector wrappers work on top, with the results they have on SyncVectorEnv."""
+"""Gymnasium's vector wrappers work on our vector envs, with the results that they have on SyncVectorEnv."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IN_SAME_STEP = ["ClipReward", "NormalizeReward", "RescaleAction"]  # Gymnasium's
     [*((name, "next_step") for name in sorted(WRAPPERS)), *((name, "same_step") for name in IN_SAME_STEP)],
 )
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_a_wrapper_gives_what_it_gives_on_gymnasiums_own(config: Configuration, name: str, autoreset: str) -> None:
+def test_vector_wrappers_equal_those_on_gymnasiums_own_env(config: Configuration, name: str, autoreset: str) -> None:
     def pendulum() -> Any:
         return gymnasium.make("Pendulum-v1", max_episode_steps=4)
 
@@ -44,7 +44,7 @@ def test_a_wrapper_gives_what_it_gives_on_gymnasiums_own(config: Configuration, 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_recorded_episode_statistics_are_gymnasiums(config: Configuration, autoreset: str) -> None:
+def test_recorded_episode_statistics_equal_gymnasiums(config: Configuration, autoreset: str) -> None:
     env = [lambda n=n: Walk(length=n) for n in range(2, config.num_envs + 2)]
     with config.make(env, autoreset=autoreset) as envs:
         one = vector.RecordEpisodeStatistics(envs)
@@ -61,7 +61,7 @@ def test_recorded_episode_statistics_are_gymnasiums(config: Configuration, autor
 
 
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_infos_as_a_list_of_dicts(config: Configuration) -> None:
+def test_infos_as_a_list_of_dicts_equal_gymnasiums(config: Configuration) -> None:
     with config.make(Walk) as envs:
         one = vector.DictInfoToList(envs)
         other = vector.DictInfoToList(gymnasiums_own(Walk, config.num_envs))

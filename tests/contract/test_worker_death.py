@@ -1,4 +1,4 @@
-"""A worker that dies is named, with what killed it; nothing hangs, and only close() is left."""
+"""A worker that dies is named, with the signal that killed it; nothing hangs, and only close() remains possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEATHS = {"kill": "killed by SIGKILL", "exit": "exited with code 3"}
 
 
 def dying(config: Configuration, **fault: Any) -> list[dict[str, Any]]:
-    """Kwargs that let the last env, which a worker runs, take its process with it."""
+    """Kwargs with which the last env, which a worker runs, ends its process."""
     return [{}] * (config.num_envs - 1) + [fault]
 
 
@@ -32,14 +32,14 @@ def last_worker(config: Configuration) -> int:
 
 
 def worker_pid(envs: Any) -> int:
-    """Of the last worker."""
+    """Return the process id of the last worker."""
     return int(envs.call("process_id")[-1])
 
 
 @pytest.mark.fault("A1")
 @pytest.mark.parametrize("what", sorted(DEATHS))
 @pytest.mark.parametrize("phase", ["step", "reset", "method"])
-def test_a_death_names_the_worker_its_envs_and_what_ended_it(
+def test_death_names_the_worker_its_envs_and_the_cause(
     make: Make, config: Configuration, phase: str, what: str
 ) -> None:
     envs, ids = make(Fault, env_kwargs=dying(config, what=what, phase=phase, at=2)), range(config.num_envs)
@@ -61,7 +61,7 @@ def test_a_death_names_the_worker_its_envs_and_what_ended_it(
 
 
 @pytest.mark.fault("A1")
-def test_after_a_death_everything_but_close_refuses(make: Make, config: Configuration) -> None:
+def test_calls_after_a_death_other_than_close_are_refused(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
     batch = actions(range(config.num_envs), 0)
@@ -87,7 +87,7 @@ def test_after_a_death_everything_but_close_refuses(make: Make, config: Configur
 
 @pytest.mark.fault("A1")
 @pytest.mark.parametrize("call", ["step", "call", "reset"])
-def test_a_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, config: Configuration, call: str) -> None:
+def test_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, config: Configuration, call: str) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
     os.kill(worker_pid(envs), signal.SIGKILL)
@@ -97,7 +97,7 @@ def test_a_worker_killed_while_idle_is_noticed_at_the_next_call(make: Make, conf
 
 
 @pytest.mark.fault("A1")
-def test_a_death_before_receive_is_told_to_receive(make: Make, config: Configuration) -> None:
+def test_death_before_receive_is_raised_by_receive(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=0)
     envs.send(actions(range(config.num_envs), 0))
@@ -108,7 +108,7 @@ def test_a_death_before_receive_is_told_to_receive(make: Make, config: Configura
 
 
 @pytest.mark.fault("A1")
-def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configuration) -> None:
+def test_death_while_objects_are_sent_is_reported(make: Make, config: Configuration) -> None:
     class Talks(AnySpace):
         def process_id(self) -> int:
             return os.getpid()
@@ -124,14 +124,14 @@ def test_a_death_while_objects_travel_is_a_death(make: Make, config: Configurati
 
 @pytest.mark.fault("A8")
 @pytest.mark.parametrize("what", sorted(DEATHS))
-def test_a_death_in_a_constructor_leaves_nothing_half_built(config: Configuration, what: str) -> None:
+def test_death_in_a_constructor_leaves_nothing_half_built(config: Configuration, what: str) -> None:
     with pytest.raises(mv.errors.WorkerDied, match=DEATHS[what]) as caught:
         config.make(Fault, env_kwargs=dying(config, what=what, phase="constructor"))
     assert caught.value.worker == last_worker(config)
 
 
 @pytest.mark.fault("A3")
-def test_a_stopped_worker_does_not_keep_close_from_ending(config: Configuration) -> None:
+def test_stopped_worker_does_not_block_close(config: Configuration) -> None:
     envs = config.make(Walk)
     envs.reset(seed=0)
     os.kill(worker_pid(envs), signal.SIGSTOP)
@@ -139,7 +139,7 @@ def test_a_stopped_worker_does_not_keep_close_from_ending(config: Configuration)
 
 
 @pytest.mark.fault("A3")
-def test_a_worker_that_hangs_in_a_step_does_not_keep_close_from_ending(config: Configuration) -> None:
+def test_worker_that_hangs_in_a_step_does_not_block_close(config: Configuration) -> None:
     class Hangs(Walk):
         def step(self, action: Any) -> Any:
             signal.pause()
@@ -154,8 +154,8 @@ def test_a_worker_that_hangs_in_a_step_does_not_keep_close_from_ending(config: C
 
 
 @pytest.mark.fault("A1")
-def test_the_envs_of_other_workers_are_untouched_until_then(make: Make, config: Configuration) -> None:
-    """Whole ranges that were received before a death are as good as without it."""
+def test_ranges_received_before_a_death_are_unaffected(make: Make, config: Configuration) -> None:
+    """Whole ranges that were received before a death equal those without it."""
     envs = make(Fault, env_kwargs=dying(config, what="kill"))
     envs.reset(seed=7)
     others = list(range(config.last_range.start))

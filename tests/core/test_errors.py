@@ -28,7 +28,7 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def test_an_exception_crosses_as_text() -> None:
+def test_exception_is_sent_as_text() -> None:
     remote = RemoteError.of(raised(KeyError("b")), env_id=3)
     assert (remote.type_name, remote.message, remote.env_id) == ("KeyError", "'b'", 3)
     assert "in raised" in remote.traceback
@@ -36,12 +36,12 @@ def test_an_exception_crosses_as_text() -> None:
     assert str(RemoteError.of(raised(ValueError()))) == "ValueError"
 
 
-def test_the_env_whose_code_raised_goes_with_it() -> None:
+def test_env_id_of_the_raising_env_is_kept() -> None:
     remote = RemoteError.of(InEnv(5, ValueError("bad")))
     assert (remote.type_name, remote.env_id) == ("ValueError", 5)
 
 
-def test_the_message_says_who_what_and_where() -> None:
+def test_error_message_states_env_cause_and_traceback() -> None:
     failures = [RemoteError.of(raised(ValueError("bad")), i) for i in (2, 4)]
     error = mv.errors.EnvFailed("raised in step", 1, failures, hint="try this")
     text = str(error)
@@ -51,37 +51,37 @@ def test_the_message_says_who_what_and_where() -> None:
     assert error.env_ids == (2, 4)
 
 
-def test_a_death_says_which_worker_and_envs() -> None:
+def test_worker_death_message_names_worker_and_envs() -> None:
     error = mv.errors.WorkerDied(3, range(24, 32), "was killed by SIGKILL during step", "try fewer envs")
     assert str(error) == "worker 3 (envs 24-31) was killed by SIGKILL during step; try fewer envs"
     assert (error.worker, error.env_ids, error.hint) == (3, range(24, 32), "try fewer envs")
 
 
 @pytest.mark.parametrize(("ids", "text"), [(range(7, 8), "7"), (range(2), "0-1")])
-def test_ids_are_described_shortly(ids: range, text: str) -> None:
+def test_env_id_ranges_are_shortened(ids: range, text: str) -> None:
     assert describe_ids(ids) == text
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [(493.14, "493.1"), (2792.83, "2,792.8"), (0.0, "0.0"), (0.004, "0.004"), (-0.0312, "-0.031"), (0.999, "1.0"),
      (0.00001, "1.0e-05"), (-1.8e-16, "0.0"), (5e-16, "0.0"), (-0.0, "0.0"),
      (float("inf"), "inf"), (float("nan"), "nan")],
 )  # fmt: skip
-def test_small_returns_have_digits_enough(value: float, told: str) -> None:
-    assert format_return(value) == told
+def test_small_returns_are_shown_with_enough_digits(value: float, message: str) -> None:
+    assert format_return(value) == message
 
 
 @pytest.mark.parametrize(("text", "name"), [("json.loads('')", "mine.py"), ("mv.InvalidConfig()", "mine.py")])
-def test_the_place_of_an_error_is_in_the_users_own_code(text: str, name: str) -> None:
+def test_place_of_an_error_is_in_the_users_code(text: str, name: str) -> None:
     try:
         exec(compile(f"\n{text}", f"/home/me/{name}", "exec"), {"json": json, "mv": mv})
     except Exception as error:
         assert RemoteError.of(error).place().endswith(f" (/home/me/{name}, line 2)")
 
 
-def test_where_none_of_it_is_the_users_it_is_the_last_line() -> None:
+def test_place_of_an_error_outside_user_code_is_the_last_line() -> None:
     frames = [f'  File "{file}", line {line}, in one' for line, file in enumerate((all_errors.__file__, json.__file__))]
-    told = RemoteError("KeyError", "", "\n".join(frames))
-    assert told.place() == f" ({json.__file__}, line 1)"
+    result = RemoteError("KeyError", "", "\n".join(frames))
+    assert result.place() == f" ({json.__file__}, line 1)"
     assert RemoteError("KeyError", "", "").place() == ""

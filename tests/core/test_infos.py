@@ -51,11 +51,11 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_it_merges_as_gymnasium_does(name: str) -> None:
+def test_infos_are_merged_as_in_gymnasium(name: str) -> None:
     assert_same(ours(CASES[name]), gymnasiums(CASES[name]))
 
 
-def test_it_merges_rich_infos_as_gymnasium_does() -> None:
+def test_rich_infos_are_merged_as_in_gymnasium() -> None:
     envs = [RichInfos(index=i) for i in range(4)]
     for env in envs:
         env.reset(seed=0)
@@ -67,7 +67,7 @@ def test_it_merges_rich_infos_as_gymnasium_does() -> None:
 @pytest.mark.parametrize(
     "values", [["x", 1], [1, "x"], [1, np.arange(2)], [np.arange(3), np.arange(1)], [np.arange(2), 7], [1, 10**30]]
 )
-def test_values_that_do_not_fit_each_other_become_objects(values: list[Any]) -> None:
+def test_incompatible_values_become_object_arrays(values: list[Any]) -> None:
     """Gymnasium raises numpy's error, or broadcasts a short array to a longer one."""
     merged = ours([{"a": value} for value in values])
     assert merged["a"].dtype == object
@@ -76,6 +76,6 @@ def test_values_that_do_not_fit_each_other_become_objects(values: list[Any]) -> 
 
 
 @pytest.mark.parametrize("infos", [[{"a": 1}, {"a": {"b": 1}}], [{"a": {"b": 1}}, {"a": 1}]])
-def test_a_dict_beside_a_value_is_an_error_that_names_the_key(infos: list[Any]) -> None:
+def test_dict_and_value_under_one_key_is_an_error_that_names_the_key(infos: list[Any]) -> None:
     with pytest.raises(BadValue, match=r"infos\['a'\] is a (value|dict) in one env and a (value|dict) in another"):
         ours(infos)

@@ -45,7 +45,7 @@ def test_leaves_are_found_depth_first() -> None:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_a_value_taken_apart_can_be_put_together(name: str) -> None:
+def test_leaves_of_a_value_rebuild_it(name: str) -> None:
     space = catalogue()[name]
     space.seed(0)
     value = space.sample()
@@ -72,13 +72,13 @@ def test_every_numeric_leaf_has_a_row_per_slot() -> None:
     assert fields[INFO_VALUES].shape == (MAX_INFO_COLUMNS, 3)
 
 
-def test_leaves_that_no_array_can_hold_are_listed_apart() -> None:
+def test_non_numeric_leaves_are_listed_separately() -> None:
     layout = layout_of(NESTED, spaces.Text(4))
     assert layout.object_names() == [((SINGLE_AGENT, ACTIONS), 3), ((SINGLE_AGENT, OBSERVATIONS, "c"), 3)]
     assert not any("c" in f.name for f in layout.fields())
 
 
-def test_final_observations_have_room_only_where_they_are_needed() -> None:
+def test_final_observations_have_fields_only_if_needed() -> None:
     def kinds(layout: Layout) -> set[Any]:
         return {f.name[1] for f in layout.fields() if len(f.name) > 1}
 
@@ -86,13 +86,13 @@ def test_final_observations_have_room_only_where_they_are_needed() -> None:
     assert FINAL_OBSERVATIONS not in kinds(layout_of(NESTED, spaces.Discrete(2)))
 
 
-def test_both_sides_derive_the_same_fields() -> None:
+def test_pickled_layout_gives_equal_fields() -> None:
     import cloudpickle
 
     layout = layout_of(NESTED, spaces.Discrete(2), finals=True)
     assert cloudpickle.loads(cloudpickle.dumps(layout)).fields() == layout.fields()
 
 
-def test_no_two_fields_share_a_name() -> None:
+def test_field_names_are_unique() -> None:
     names = [f.name for f in layout_of(NESTED, NESTED, finals=True).fields()]
     assert len(set(names)) == len(names)

@@ -33,12 +33,12 @@ def test_each_env_gets_its_seed(seed: Any, ids: list[int], expected: list[int | 
 
 
 @pytest.mark.parametrize("seed", [[1], [1, 2, 3, 4], []])
-def test_a_list_of_another_length_is_refused(seed: list[int]) -> None:
+def test_seed_list_of_another_length_is_refused(seed: list[int]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=f"{len(seed)} seeds for 2 envs"):
         seeds_for(seed, [0, 1], 3)
 
 
-def test_an_episodes_seed_never_changes() -> None:
+def test_episode_seed_is_constant() -> None:
     assert episode_seed(1, 0, 0) == int(np.random.SeedSequence((1, 0, 0)).generate_state(1, np.uint32)[0]) >> 1
     assert [episode_seed(7, 3, e) for e in range(3)] == [episode_seed(7, 3, e) for e in range(3)]
 
@@ -48,12 +48,12 @@ def test_an_episodes_seed_never_changes() -> None:
     st.integers(0, 2**20) | st.sampled_from([2**32 - 1, 2**32]),
     st.integers(0, 2**33) | st.sampled_from([127, 128, 2**32 - 129, 2**32 - 128, 2**32 - 1, 2**32]),
 )
-def test_an_episodes_seed_is_what_numpy_makes_of_it(run_seed: int, env_id: int, episode: int) -> None:
+def test_episode_seed_equals_that_of_numpy(run_seed: int, env_id: int, episode: int) -> None:
     alone = np.random.SeedSequence((run_seed, env_id, episode)).generate_state(1, np.uint32)[0]
     assert episode_seed(run_seed, env_id, episode) == int(alone) >> 1
 
 
-def test_a_derived_seed_is_one_that_gymnasium_takes() -> None:
+def test_derived_seed_is_valid_for_gymnasium() -> None:
     request = mv.DerivedSeeds(2**40)(10_000, 10**9)
     assert type(request.seed) is int
     assert request.seed >= 0

@@ -7,13 +7,13 @@ from multiverse.core.wording import did_you_mean, nearest
 KNOWN = ["learning_rate", "batch_size", "Ant-v5", "Ant-v4"]
 
 
-def test_capitals_and_dashes_make_no_difference() -> None:
+def test_nearest_name_ignores_case_and_dashes() -> None:
     assert nearest("Learning-Rate", KNOWN) == nearest("lerning_rate", KNOWN) == ["learning_rate"]
     assert nearest("ant-v5", KNOWN, most=2) == ["Ant-v5", "Ant-v4"]
     assert nearest("zzz", KNOWN) == []
 
 
-def test_a_hint_is_a_name_or_all_there_are() -> None:
+def test_hint_is_the_nearest_name_or_the_list_of_names() -> None:
     assert did_you_mean("batchsize", KNOWN) == "Did you mean batch_size?"
     assert did_you_mean("lr_", KNOWN, others=["lr"]) == "Did you mean lr?"
     many = [f"setting_{number}" for number in range(30)]

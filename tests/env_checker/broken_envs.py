@@ -1,4 +1,4 @@
-"""One healthy env, and one env for each thing that can be wrong with it. Workers import this module by name."""
+"""One healthy env, and one env for each finding. Workers import this module by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 
 class Healthy(gym.Env):
-    """A bounded random walk that ends at chance, or is truncated."""
+    """A bounded random walk that terminates at random, or is truncated."""
 
     def __init__(self) -> None:
         self.observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
@@ -61,7 +61,7 @@ class CannotBeBuilt(Healthy):
 
 
 class OnePerProcess(Healthy):
-    """Takes something of which there is only one, and gives it back when it is closed."""
+    """Env that holds a resource of which there is only one, and releases it in close."""
 
     taken = False
 
@@ -76,7 +76,7 @@ class OnePerProcess(Healthy):
 
 
 class SameAgain:
-    """A factory that hands out one and the same env."""
+    """A factory that returns the same env each time."""
 
     env: Healthy | None = None
 
@@ -131,7 +131,7 @@ class ReplacesSpace(Healthy):
 
 
 class Unsure(spaces.Discrete):
-    """Does not hold its own samples."""
+    """A space that does not contain its own samples."""
 
     def contains(self, x: Any) -> bool:
         return False
@@ -147,7 +147,7 @@ class WithActions(Healthy):
 
 
 class WithSpace(Healthy):
-    """Says it has this space, and returns what it is given."""
+    """Env that declares this space and returns the given observation."""
 
     def __init__(self, space: Any, observation: Any = None) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class ClockTerminates(Healthy):
 class NeedsNoReset(Healthy):
     def __init__(self) -> None:
         super().__init__()
-        self.reset(seed=0)  # unseeded, one first step in twenty ends: a check takes that for notice
+        self.reset(seed=0)  # unseeded, one in twenty first steps ends an episode, which a check notices
 
 
 class GoesOnAfterEnd(Healthy):
@@ -271,7 +271,7 @@ class GoesOnAfterEnd(Healthy):
 
 
 class OddObservation(Healthy):
-    """From its fourth step on it returns something else."""
+    """Env that returns the observation `odd` from its fourth step on."""
 
     def __init__(self, odd: Any) -> None:
         super().__init__()
@@ -345,7 +345,7 @@ class GlobalPython(Healthy):
 
 
 class SeedsGlobalNumpy(GlobalNumpy):
-    """Looks reproducible as long as it is alone."""
+    """Env that is reproducible only while nothing else draws from the global generator of numpy."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if seed is not None:
@@ -360,7 +360,7 @@ class TouchesGlobal(Healthy):
 
 
 class RemembersVelocity(Healthy):
-    """Something of one episode moves the next one."""
+    """Env in which a variable of one episode changes the next one."""
 
     velocity = 0.0
 
@@ -371,7 +371,7 @@ class RemembersVelocity(Healthy):
 
 
 class RemembersEnds(Healthy):
-    """Only an episode that has ended changes those after it."""
+    """Env in which only an episode that has ended changes later ones."""
 
     ends = 0
 
@@ -419,7 +419,7 @@ gym.register("tests/Dice-v0", entry_point="tests.env_checker.broken_envs:Ignores
 
 # -- several in one process ------------------------------------------------------------------------------------
 class SharesBoard(Healthy):
-    """All instances write on one board."""
+    """Env whose instances all write to one array."""
 
     board: ClassVar[Any] = np.zeros(3, np.float32)
 
@@ -515,7 +515,7 @@ def wait_for_ever() -> None:
 
 
 class Crashes(Healthy):
-    """A real segmentation fault."""
+    """Env that causes a real segmentation fault."""
 
     def move(self, action: Any) -> None:
         super().move(action)
@@ -534,7 +534,7 @@ class Exits(Healthy):
 
 
 class CrashesAsSecond(Healthy):
-    """Fine alone; two envs stepped in turn end the process."""
+    """Env that works alone; two instances stepped in turn end the process."""
 
     last: ClassVar[Any] = None
 

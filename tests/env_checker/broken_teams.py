@@ -1,4 +1,4 @@
-"""PettingZoo envs with one thing wrong each. Workers import this module by name."""
+"""PettingZoo envs with one error each. Workers import this module by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOES = {"ant": spaces.Discrete(3), "bee": spaces.Box(-1, 1, (2,), np.float32)}
 
 
 class Team(ParallelEnv):
-    """Nothing is wrong with this one: an ant with an action mask, and a bee; episodes of 3 to 12 steps."""
+    """A correct env: an ant with an action mask, and a bee; episodes of 3 to 12 steps."""
 
     metadata = {"name": "team"}  # noqa: RUF012
 
@@ -65,14 +65,14 @@ class Nameless(Team):
 
 
 class Guest(Team):
-    """A fly turns up."""
+    """An unlisted fly joins."""
 
     def look(self) -> dict[str, Any]:
         return {**super().look(), "fly": np.zeros(2, np.float32)}
 
 
 class Blind(Team):
-    """The bee sees nothing."""
+    """The bee has no observation."""
 
     def look(self) -> dict[str, Any]:
         seen = super().look()
@@ -91,7 +91,7 @@ class NewSpaces(Team):
 
 
 class Undead(Team):
-    """Whoever has ended goes on being listed."""
+    """Agents that have ended stay in `agents`."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         if not actions:
@@ -102,7 +102,7 @@ class Undead(Team):
 
 
 class Masked(Team):
-    """Whose mask is what it is given."""
+    """The mask of the ant is always the given one."""
 
     def __init__(self, mask: Any) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Masked(Team):
 
 
 class Fleeting(Team):
-    """The bee leaves after a step, and comes back two steps later."""
+    """The bee leaves after a step and comes back two steps later."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         seen, rewards, terminated, truncated, infos = super().step(actions)
@@ -157,7 +157,7 @@ class UnseededTeam(Team):
 
 
 class SharedTeam(Team):
-    """All of them draw from one generator."""
+    """All instances draw from one generator."""
 
     generator = np.random.default_rng(0)
 
@@ -173,7 +173,7 @@ class SharedTeam(Team):
 
 
 class Game(AECEnv):
-    """Nothing is wrong with this one: two players count down in turn, and whoever ends it wins."""
+    """A correct env: two players count down in turn, and the one that ends it wins."""
 
     metadata = {"name": "game"}  # noqa: RUF012
 
@@ -225,7 +225,7 @@ COUNT, TAKE = spaces.Discrete(21), spaces.Discrete(3)
 
 
 class Unburied(Game):
-    """Whoever has ended stays."""
+    """Agents that have ended are not removed."""
 
     def bury(self, action: Any) -> None:
         self.agent_selection = "bob" if self.agent_selection == "ann" else "ann"

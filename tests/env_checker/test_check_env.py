@@ -1,4 +1,4 @@
-"""`check_env` as a whole: what it takes, what it returns and raises, and that no env can do it any harm."""
+"""`check_env` as a whole: its arguments, its results and errors, and its safety against harmful envs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def seen(report: CheckReport, code: str) -> str:
 
 
 # -- what comes out --------------------------------------------------------------------------------------------
-def test_a_healthy_env_passes_every_check() -> None:
+def test_valid_env_passes_every_check() -> None:
     report = mv.check_env(broken.Healthy)
     assert report.codes == ("cost",)
     assert report.ok and not report.skipped
@@ -62,13 +62,13 @@ def test_warnings_are_logged_and_strict_raises_for_them(caplog: pytest.LogCaptur
         report.raise_for_errors(strict=True)
 
 
-def test_an_exception_that_many_checks_meet_is_told_once() -> None:
+def test_exception_met_by_many_checks_is_reported_once() -> None:
     report = report_on(broken.StepRaises, steps=100)
     assert report.codes == ("step-raises",)
     assert {run.skipped_because for run in report.skipped} == {"after step-raises"}
 
 
-def test_the_step_that_a_finding_names_can_be_repeated() -> None:
+def test_step_named_in_a_finding_can_be_repeated() -> None:
     env, step = broken.StepRaises(), 0
     env.action_space.seed(6)
     env.reset(seed=6)
@@ -81,32 +81,32 @@ def test_the_step_that_a_finding_names_can_be_repeated() -> None:
     assert f"in step {step} after reset(seed=6)" in seen(report_on(broken.StepRaises, seed=6), "step-raises")
 
 
-def test_the_milder_of_two_words_for_one_thing_is_left_out() -> None:
+def test_weaker_of_two_findings_about_one_cause_is_omitted() -> None:
     report = report_on(broken.GlobalNumpy, steps=50)
     assert [code for code in report.codes if code.startswith("global")] == ["global-rng"]
 
 
 # -- what goes in ----------------------------------------------------------------------------------------------
-def test_an_instance_is_copied() -> None:
+def test_env_instance_is_copied_and_not_modified() -> None:
     env = broken.Healthy()
     report = mv.check_env(env, steps=50)
     assert report.codes == ("checked-as-instance", "cost") and report.env == "Healthy"
     assert not hasattr(env, "state")  # it was not touched
 
 
-def test_an_instance_with_a_spec_is_built_anew() -> None:
+def test_env_instance_with_a_spec_is_built_again() -> None:
     with gym.make("CartPole-v1") as env:
         report = mv.check_env(env, steps=50)
     assert report.codes == ("checked-as-instance", "cost")
     assert "built again from its spec 'CartPole-v1'" in seen(report, "checked-as-instance")
 
 
-def test_an_instance_that_cannot_be_copied_is_refused_with_what_to_write() -> None:
+def test_env_instance_that_cannot_be_copied_is_refused_with_a_factory_suggestion() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"check_env\(lambda: HoldsLock\(...\)\)"):
         mv.check_env(broken.HoldsLock())
 
 
-def test_a_factory_that_cannot_travel_is_checked_all_the_same() -> None:
+def test_factory_that_cannot_be_pickled_is_checked_with_a_finding() -> None:
     lock = threading.Lock()
 
     def make() -> Any:
@@ -118,7 +118,7 @@ def test_a_factory_that_cannot_travel_is_checked_all_the_same() -> None:
     assert "lock" in seen(report, "factory-cannot-travel")
 
 
-def test_wrappers_are_part_of_what_is_checked() -> None:
+def test_wrappers_are_checked_too() -> None:
     report = report_on(broken.Healthy, wrappers=[lambda env: (env, "wrapped")])
     assert report.codes == ("not-an-env",) and "builtins.tuple" in seen(report, "not-an-env")
 
@@ -135,13 +135,13 @@ def test_wrappers_are_part_of_what_is_checked() -> None:
         ((broken.Healthy(), {"env_kwargs": {"a": 1}}), "built already"),
     ],
 )
-def test_what_makes_no_sense_is_refused(arguments: tuple[Any, dict[str, Any]], said: str) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[Any, dict[str, Any]], said: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         mv.check_env(arguments[0], **arguments[1])
 
 
 # -- no harm ---------------------------------------------------------------------------------------------------
-def test_a_hang_is_a_finding_with_its_place() -> None:
+def test_hang_is_a_finding_with_its_place() -> None:
     before = descendants()
     report = report_on(broken.Hangs, timeout_s=LONG_ENOUGH_S, steps=50)
     assert report.codes == ("hangs",)
@@ -152,37 +152,37 @@ def test_a_hang_is_a_finding_with_its_place() -> None:
     assert still_alive(left) == []
 
 
-def test_a_segmentation_fault_is_a_finding_with_its_line() -> None:
+def test_segmentation_fault_is_a_finding_with_its_line() -> None:
     report = report_on(broken.Crashes, steps=50)
     assert report.codes == ("crashes",)
     assert "was killed by SIGSEGV in step 5 after reset(seed=0)" in seen(report, "crashes")
     assert "called by crash_here (" in seen(report, "crashes") and "broken_envs.py" in seen(report, "crashes")
 
 
-def test_an_exit_is_a_finding_with_its_last_words() -> None:
+def test_exit_is_a_finding_with_the_last_output() -> None:
     report = report_on(broken.Exits)
     assert "exited with code 3 in reset()" in seen(report, "crashes")
     assert "its last output: the simulator says: licence expired" in seen(report, "crashes")
 
 
-def test_after_a_crash_in_a_later_check_the_others_go_on() -> None:
+def test_checks_after_a_crash_continue() -> None:
     report = report_on(broken.CrashesAsSecond, steps=50)
     assert report.codes == ("crashes", "cost") and not report.skipped
     assert "exited with code 4 in step 2 after reset(seed=0)" in seen(report, "crashes")
 
 
-def test_an_env_of_which_there_can_be_only_one_is_checked_alone() -> None:
+def test_env_that_exists_once_per_process_is_checked_alone() -> None:
     report = report_on(broken.OnePerProcess, steps=50)
     assert report.codes == ("build-again-failed", "cost")
     assert [run.name for run in report.skipped] == ["two envs in one process"]
 
 
-def test_what_the_env_prints_is_not_mixed_with_anything(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_env_is_suppressed(capfd: pytest.CaptureFixture[str]) -> None:
     assert mv.check_env(broken.Prints, steps=50).codes == ("cost",)
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_caller_is_as_it_was() -> None:
+def test_checks_leave_the_calling_process_unchanged() -> None:
     fork_server()  # it stays for the program's life
     before = state_of_this_process()
     for env in (broken.SetsVariable, broken.Crashes):
@@ -196,7 +196,7 @@ def state_of_this_process() -> tuple[Any, ...]:
     return held, ProcessState.now(), global_generators()
 
 
-def test_where_there_are_no_worker_processes_the_checks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_run_in_process_without_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laboratory, "usable_here", lambda: False)
     report = report_on(broken.Healthy, steps=50)
     assert report.codes == ("not-isolated", "cost")

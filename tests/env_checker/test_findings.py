@@ -1,4 +1,4 @@
-"""Every finding: an env with that one thing wrong has it, with its evidence; a healthy env has none."""
+"""Every finding: an env with this error has the finding, with its evidence; a healthy env has none."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ CASES: list[tuple[str, str, Any, str]] = [
         r"both with reset\(seed=3\) .* differ after reset: observation\['ant'\]",
     ),
     ("instances-share-state", SHARING, teams.SharedTeam, "two envs stepped in turn differ"),
-    # -- whose is it
+    # -- ownership of arrays
     ("observation-reused", OWNERSHIP, broken.ReusesObservation, r"returned in reset\(seed=3\) and changed in step 1"),
     ("observation-is-state", OWNERSHIP, broken.ShowsState, "at step 1: observation"),
     ("info-reused", OWNERSHIP, broken.ReusesInfo, "the same object"),
@@ -176,10 +176,10 @@ CASES: list[tuple[str, str, Any, str]] = [
     ("environment-changed", SHARING, broken.SetsVariable, "variable ENV_UNDER_TEST_LEVEL"),
     ("environment-changed", SHARING, broken.ChangesFolder, "→ /"),
     ("process-settings-changed", SHARING, broken.ChangesSettings, r"np.seterr .*\(SIGINT\)"),
-    # -- travelling
+    # -- sending to workers
     ("info-cannot-travel", SERIALIZATION, broken.InfoWithLock, r"info\['inner'\]\['lock'\] is a lock, in reset"),
     ("env-cannot-be-pickled", SERIALIZATION, broken.HoldsLock, "cannot pickle '_thread.lock'"),
-    # -- what stays
+    # -- leftovers
     ("threads-left", LEAKS, broken.LeavesThread, r"\d threads after \d × .*: telemetry"),
     ("processes-left", LEAKS, broken.LeavesProcess, r"\d processes after \d × "),
     ("descriptors-left", LEAKS, broken.LeavesFile, r"\d open files or sockets after \d × "),
@@ -194,7 +194,7 @@ TESTED_ELSEWHERE = {"cut-short", "hangs", "crashes", "factory-cannot-travel", "c
 
 
 @pytest.mark.parametrize(("code", "check", "factory", "seen"), CASES, ids=[f"{c[0]}-{i}" for i, c in enumerate(CASES)])
-def test_a_broken_env_is_told_what_is_wrong(code: str, check: str, factory: Any, seen: str) -> None:
+def test_broken_env_has_its_finding_with_evidence(code: str, check: str, factory: Any, seen: str) -> None:
     findings = findings_of(check, factory)
     (finding,) = [finding for finding in findings if finding.code == code]
     assert re.search(seen, finding.seen), finding.seen
@@ -209,12 +209,12 @@ def healthy() -> Iterator[Laboratory]:
 
 
 @pytest.mark.parametrize("check", [name for name in CHECKS if name != COST])
-def test_a_healthy_env_has_no_findings(healthy: Laboratory, check: str) -> None:
+def test_valid_env_has_no_findings(healthy: Laboratory, check: str) -> None:
     assert healthy.run(perform, check, SETTINGS, timeout_s=60) == []
 
 
 @pytest.mark.parametrize("team", [teams.Team, teams.Game])
-def test_a_healthy_team_has_no_findings_but_what_is_good_to_know(team: Any) -> None:
+def test_valid_team_has_only_info_findings(team: Any) -> None:
     (recipe,) = recipes(team, 1, None, None)
     with Laboratory(recipe) as laboratory:
         found = {check: laboratory.run(perform, check, SETTINGS, timeout_s=60) for check in CHECKS}
@@ -223,7 +223,7 @@ def test_a_healthy_team_has_no_findings_but_what_is_good_to_know(team: Any) -> N
 
 
 @pytest.mark.parametrize("check", list(CHECKS))
-def test_a_check_that_runs_out_of_time_says_where(healthy: Laboratory, check: str) -> None:
+def test_check_that_runs_out_of_time_states_where(healthy: Laboratory, check: str) -> None:
     (finding,) = healthy.run(perform, check, replace(SETTINGS, timeout_s=1e-9), timeout_s=60)
     assert finding.code == "cut-short" and f"the check of {check} was stopped while building" in finding.seen
 

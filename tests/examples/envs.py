@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Counted(gym.wrappers.TimeLimit):  # type: ignore[type-arg]
-    """A CartPole that leaves a dot in a file wherever one is built."""
+    """A CartPole that adds a dot to a file whenever one is built."""
 
     def __init__(self) -> None:
         super().__init__(gym.make("CartPole-v1"), 20)
@@ -18,7 +18,7 @@ class Counted(gym.wrappers.TimeLimit):  # type: ignore[type-arg]
 
 
 class Broken(gym.Env[np.ndarray, np.int64]):
-    """Builds, and nothing more."""
+    """Env that can be built but raises in its reset."""
 
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)

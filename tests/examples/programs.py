@@ -1,4 +1,4 @@
-"""Running the examples as a reader does, and what they leave behind."""
+"""Run the examples as a reader does, and inspect the files that they write."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs it with this Python from the repository's root, to its end."""
+    """Run the program with this Python in the repository's root, to its end."""
     return subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=ROOT,
@@ -60,7 +60,7 @@ def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess
 
 
 def only_run(runs: Path) -> Path:
-    """The folder of the one run that there must be."""
+    """The folder of the only run."""
     (folder,) = runs.iterdir()
     return folder
 

@@ -1,4 +1,4 @@
-"""QR-DQN and C51 of `examples/distributional.py` learn, resume exactly, and are loaded and evaluated as they acted."""
+"""QR-DQN and C51 of `examples/distributional.py` learn, resume exactly, and act equally when loaded and evaluated."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_interrupted_run_resumes_exactly(kind: Any, more: dict[str, Any], tmp_pa
 
 
 @pytest.mark.parametrize("kind", [QRDQN, C51])
-def test_workers_change_no_bit_of_a_run(kind: Any, tmp_path: Path) -> None:
+def test_worker_processes_change_no_bit_of_a_run(kind: Any, tmp_path: Path) -> None:
     assert digest(trained(kind, tmp_path / "one", executor="process")) == digest(trained(kind, tmp_path / "two"))
 
 
@@ -70,7 +70,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.fault("D8")
-def test_runs_are_loaded_and_evaluated_without_the_file_of_their_algorithm_and_without_torch(tmp_path: Path) -> None:
+def test_runs_are_evaluated_without_the_file_of_their_algorithm_and_without_torch(tmp_path: Path) -> None:
     cases = [(QRDQN, {}), (C51, {}), (QRDQN, GRU), (C51, GRU)]
     runs = [trained(kind, tmp_path / str(i), env_steps=600, **more) for i, (kind, more) in enumerate(cases)]
     command = [sys.executable, "-c", PROGRAM, *(str(run.path) for run in runs)]
@@ -83,7 +83,7 @@ def test_runs_are_loaded_and_evaluated_without_the_file_of_their_algorithm_and_w
 
 
 @pytest.mark.parametrize("kind", [QRDQN, C51])
-def test_run_with_an_own_network_is_loaded_and_evaluated_as_it_acted(kind: Any, tmp_path: Path) -> None:
+def test_run_with_an_own_network_is_evaluated_with_equal_returns(kind: Any, tmp_path: Path) -> None:
     run = trained(kind, tmp_path / "run", network="mlp", network_kwargs={"hidden_sizes": [16]})
     evaluation = mv.evaluate(run.path, episodes=2, seed=0)
     assert evaluation.mean_return == run.summary["evaluation"]["mean_return"]
@@ -91,7 +91,7 @@ def test_run_with_an_own_network_is_loaded_and_evaluated_as_it_acted(kind: Any, 
 
 
 class CautiousHead(EpsilonGreedyHead):
-    """The action whose worst tenth of 50 quantiles has the largest mean: the head in docs/training.md."""
+    """A head that takes the action whose worst tenth of 50 quantiles has the largest mean (docs/training.md)."""
 
     def choose(self, output: Any, noise: Any, masks: Any) -> Any:
         quantiles = output.reshape(len(output), self.count, 50)
@@ -106,7 +106,7 @@ class Cautious(QRDQN):
 
 
 @pytest.mark.fault("D8")
-def test_run_with_a_head_of_ones_own_is_equal_in_workers_and_loaded_by_its_class(tmp_path: Path) -> None:
+def test_run_with_an_own_head_is_equal_in_workers_and_loaded_by_its_class(tmp_path: Path) -> None:
     run, other = (trained(Cautious, tmp_path / name, executor=name, env_steps=400) for name in ("process", "serial"))
     assert digest(run) == digest(other)
     assert type(mv.load(run.path).acting._head) is CautiousHead
@@ -127,7 +127,7 @@ def made(kind: Any, **settings: Any) -> Any:
 
 
 def batch_of(algorithm: Any, rows: int = 20) -> ReplayBatch:
-    """Random steps, in some of which the task ended; one action of three is closed."""
+    """Random steps, in some of which the episode terminated; one action of three is closed."""
     draw = np.random.default_rng(1)
     masks = np.ones((rows, 3), np.bool_)
     masks[np.arange(rows), draw.integers(3, size=rows)] = False
@@ -181,7 +181,7 @@ def test_loss_of_c51_is_the_cross_entropy_to_the_projection_of_the_paper() -> No
 
 
 def learned_from_a_coin(kind: Any, **settings: Any) -> Any:
-    """Episodes have one step. Action 0 earns 0 or 2 in equal shares, action 1 earns 0.8, and action 2 earns nothing."""
+    """Episodes have one step. Action 0 earns 0 or 2 with equal probability, action 1 earns 0.8, action 2 earns 0."""
     algorithm = made(kind, learning_rate=0.02, batch_size=128, **settings)
     rollout = rollout_for(algorithm.observation_space, 120, 2, algorithm.action)
     rollout.actions[...] = (np.arange(240) % 3).reshape(120, 2)
@@ -209,12 +209,12 @@ def test_c51_learns_the_distribution_of_a_return() -> None:
 
 
 @pytest.mark.parametrize(("kind", "settings"), [(QRDQN, {}), (C51, {"v_min": -1.0, "v_max": 3.0})])
-def test_policy_acts_on_the_mean_of_what_was_learned(kind: Any, settings: dict[str, Any]) -> None:
+def test_policy_acts_on_the_mean_of_the_learned_distribution(kind: Any, settings: dict[str, Any]) -> None:
     _, algorithm = learned_from_a_coin(kind, **settings)
     policy, seen = algorithm.policy(), {(): np.zeros((2, 4), np.float32)}
     closed = np.array([[True] * 3, [False, True, True]])
     chosen, _ = policy.act(Seen(seen, np.zeros(2, np.bool_), closed), None, {})
-    assert policy.for_env(chosen).tolist() == [1, 2]  # actions begin at 1: the coin, and where it is closed the 0.8
+    assert policy.for_env(chosen).tolist() == [1, 2]  # actions begin at 1: the random one, and 0.8 where that is closed
 
 
 # -- settings, and the program -----------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ def test_policy_acts_on_the_mean_of_what_was_learned(kind: Any, settings: dict[s
         (QRDQN, {"learner": "numpy"}, "learner='numpy' cannot be used with the loss of QRDQN"),
     ],
 )
-def test_settings_that_make_no_distribution_are_refused(kind: Any, settings: dict[str, Any], said: str) -> None:
+def test_invalid_distribution_settings_are_refused(kind: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         made(kind, **settings)
 
 
-def test_main_trains_and_says_how_well(
+def test_main_trains_and_prints_the_mean_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def weights(run: Path) -> bytes:
-    """Of the last checkpoint: everything that was learned."""
+    """Return the learned values of the last checkpoint."""
     return (max((run / "checkpoints").glob("step-*")) / "arrays.safetensors").read_bytes()
 
 
@@ -93,14 +93,14 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("command", "differs"), COMMANDS)
-def test_the_documents_commands_and_defaults(command: str, differs: dict[str, Any]) -> None:
+def test_documented_commands_have_the_documented_defaults(command: str, differs: dict[str, Any]) -> None:
     chosen = {**DEFAULTS, **vars(train_ppo.parser().parse_args(shlex.split(command)))}
     expected = {**FLAGS, **differs}
     assert {name: chosen[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("page", ["examples/README.md", "examples/ml_pipeline/README.md"])
-def test_the_commands_on_our_pages_are_understood(page: str) -> None:
+def test_commands_on_example_pages_can_be_parsed(page: str) -> None:
     found = re.findall(r"^python examples/ml_pipeline/(\S+\.py)([^#\n]*)", (ROOT / page).read_text(), re.MULTILINE)
     assert {script for script, _ in found} >= {"train_ppo.py", "test_parallel_env.py"}
     for script, flags in found:
@@ -110,7 +110,7 @@ def test_the_commands_on_our_pages_are_understood(page: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--num-episodes 0", "0: at least 1"),
         ("--n-env 8", "unrecognized arguments: --n-env 8"),
@@ -121,20 +121,20 @@ def test_the_commands_on_our_pages_are_understood(page: str) -> None:
         ("--resume-from nowhere", "nowhere: there is no such directory"),
     ],
 )
-def test_a_bad_argument_is_named(
-    flags: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_invalid_argument_is_named(
+    flags: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
         code: Any = train_ppo.main(shlex.split(flags))
     except SystemExit as end:
         code = end.code
-    assert code == 2 and told in capsys.readouterr().err
+    assert code == 2 and message in capsys.readouterr().err
     assert runs_in(tmp_path / "runs") == []
 
 
 @pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has what the document wants")
-def test_the_complete_example_where_there_is_no_apple_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_absent_apple_gpu_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train_ppo.main(["--n-envs", "8", "--device", "mps", "--checkpoint-dir", str(tmp_path)]) == 2
     assert "device='mps': this machine has no Apple GPU" in capsys.readouterr().err
 
@@ -165,7 +165,7 @@ PARALLEL = (
         (2, "fork", "process"),
     ],
 )
-def test_a_training_in_the_documents_lines(
+def test_training_prints_the_documented_lines(
     n_envs: int, how: str | None, executor: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     method = ["--parallel-start-method", how] if how else []
@@ -190,7 +190,7 @@ def test_a_training_in_the_documents_lines(
 def test_evaluation_always_uses_a_single_environment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the document says: of 3 + 1 envs that are built, 3 are the training's."""
+    """As in the document: of the 3 + 1 envs that are built, 3 belong to the training."""
     monkeypatch.chdir(tmp_path)
     flags = ["--n-envs", "3", "--num-episodes", "10", "--checkpoint-dir", str(tmp_path / "runs")]
     assert train_ppo.main([*SMALL, *flags, "--env", "tests.examples.envs:Counted"]) == 0
@@ -198,20 +198,22 @@ def test_evaluation_always_uses_a_single_environment(
     assert (tmp_path / "built").read_text() == "...."
 
 
-def test_the_lines_tell_what_the_run_has_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_lines_equal_the_episodes_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--n-envs", "2", "--log-interval", "1", "--checkpoint-dir", str(tmp_path)]
     assert train_ppo.main([*SMALL, *flags, "--env", "gymnasium.envs.classic_control:CartPoleEnv"]) == 0
     printed = capsys.readouterr().out
-    told = re.findall(r"Reward: +(\S+)  \|  Length: +(\d+)", printed)
+    matches = re.findall(r"Reward: +(\S+)  \|  Length: +(\d+)", printed)
     (run,) = runs_in(tmp_path)
     assert run.parent.name == "gymnasium.envs.classic_control-CartPoleEnv"
     written = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
-    assert told == [(f"{one['return']:.2f}", str(one["length"])) for one in written[:20]]
+    assert matches == [(f"{one['return']:.2f}", str(one["length"])) for one in written[:20]]
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
-def test_saving_and_evaluating_on_the_way_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In stretches, in two parts, or in one go: the same weights, bit for bit."""
+def test_saving_and_evaluating_during_training_changes_no_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With pauses, in two parts, or at once: the same weights, bit for bit."""
     flags = ["--n-steps", "16"]
     assert train_ppo.main([*SMALL, *flags, "--checkpoint-dir", str(tmp_path / "one")]) == 0
     capsys.readouterr()
@@ -229,7 +231,7 @@ def test_saving_and_evaluating_on_the_way_changes_nothing(tmp_path: Path, capsys
     assert weights(one) == weights(two)
 
 
-def test_the_same_seed_learns_the_same_under_every_start_method_and_another_does_not(tmp_path: Path) -> None:
+def test_equal_seed_gives_equal_weights_for_every_start_method(tmp_path: Path) -> None:
     learned = []
     for seed, method in [("42", "forkserver"), ("42", "spawn"), ("42", "fork"), ("43", "fork")]:
         where = tmp_path / f"{seed}-{method}"
@@ -239,7 +241,7 @@ def test_the_same_seed_learns_the_same_under_every_start_method_and_another_does
     assert learned[0] == learned[1] == learned[2] != learned[3]
 
 
-def test_a_second_training_leaves_the_first_alone(tmp_path: Path) -> None:
+def test_second_training_has_its_own_run(tmp_path: Path) -> None:
     for _ in range(2):
         assert train_ppo.main([*SMALL, "--num-episodes", "2", "--checkpoint-dir", str(tmp_path)]) == 0
     assert len(runs_in(tmp_path)) == 2
@@ -260,16 +262,16 @@ def test_parallel_env_seeds_each_env_with_seed_and_offset() -> None:
 
 def test_train_episode_vectorized_is_one_rollout_and_one_update(tmp_path: Path) -> None:
     with PPOTrainer("CartPole-v1", n_envs=2, n_steps=64, checkpoint_dir=tmp_path) as trainer:
-        told = [trainer.train_episode_vectorized() for _ in range(3)]
-    assert [one["env_steps"] for one in told] == [128, 256, 384] and [one["updates"] for one in told] == [1, 2, 3]
-    assert sum(one["n_completed_episodes"] for one in told) == told[-1]["episodes"] > 0
-    assert {one["n_envs"] for one in told} == {2}
-    assert {"reward", "length", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction"} <= told[0].keys()
+        results = [trainer.train_episode_vectorized() for _ in range(3)]
+    assert [one["env_steps"] for one in results] == [128, 256, 384] and [one["updates"] for one in results] == [1, 2, 3]
+    assert sum(one["n_completed_episodes"] for one in results) == results[-1]["episodes"] > 0
+    assert {one["n_envs"] for one in results} == {2}
+    assert {"reward", "length", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction"} <= results[0].keys()
     (run,) = runs_in(tmp_path)
     assert read_json(run / "summary.json")["env_steps"] == 384
 
 
-def test_rollouts_one_by_one_learn_what_a_training_in_one_go_learns(tmp_path: Path) -> None:
+def test_single_rollouts_learn_the_same_as_one_training(tmp_path: Path) -> None:
     with PPOTrainer(n_steps=32, checkpoint_dir=tmp_path / "steps") as trainer:
         while trainer.train_episode_vectorized()["episodes"] < 8:
             pass
@@ -279,7 +281,7 @@ def test_rollouts_one_by_one_learn_what_a_training_in_one_go_learns(tmp_path: Pa
     assert weights(run.path) == weights(whole.path)
 
 
-def test_what_goes_wrong_in_a_rollout_reaches_the_caller(tmp_path: Path) -> None:
+def test_exception_in_a_rollout_reaches_the_caller(tmp_path: Path) -> None:
     trainer = PPOTrainer(Broken, checkpoint_dir=tmp_path)
     for _ in range(2):
         with pytest.raises(mv.errors.EnvFailed, match="broken on purpose"):
@@ -289,27 +291,27 @@ def test_what_goes_wrong_in_a_rollout_reaches_the_caller(tmp_path: Path) -> None
     trainer.close()
 
 
-def test_an_unknown_setting_is_named() -> None:
+def test_unknown_setting_is_named() -> None:
     with pytest.raises(TypeError, match="no setting 'n_env'"):
         PPOTrainer(n_env=8)
 
 
 @pytest.mark.parametrize("path", FACADES, ids=lambda path: path.name)
-def test_facades_are_thin_and_say_what_to_use_today(path: Path) -> None:
+def test_example_modules_are_thin_and_name_the_current_api(path: Path) -> None:
     text = path.read_text()
     assert re.match(r'"""Today this is .*(multiverse|mv\.)', text)
     assert re.search(r"^\s*(import|from) (multiprocessing|multiverse\.)", text, re.MULTILINE) is None
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
-def test_the_self_test_from_its_folder() -> None:
+def test_example_self_test_passes_in_its_folder() -> None:
     command = [sys.executable, "test_parallel_env.py"]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=TIME_LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("ALL TESTS PASSED!\nAll tests completed successfully!\n")
 
 
-def test_the_module_paths_from_its_folder_load_no_torch() -> None:
+def test_documented_module_paths_import_no_torch() -> None:
     program = (
         "import sys\nfrom models.rl.core.vec_env import ParallelEnv\n"
         "from models.rl.algorithms.ppo_trainer import PPOTrainer\nPPOTrainer.train_episode_vectorized\n"
@@ -319,7 +321,7 @@ def test_the_module_paths_from_its_folder_load_no_torch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     command = [sys.executable, "train_ppo.py", "--n-envs", "2", "--num-episodes", "100000000", "--log-interval", "1"]
     command += ["--checkpoint-dir", str(tmp_path)]
     with subprocess.Popen(command, cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
@@ -343,7 +345,7 @@ def test_ctrl_c_saves_and_the_run_goes_on(tmp_path: Path) -> None:
 
 
 # -- the measured table ------------------------------------------------------------------------------------------------
-def test_the_speed_table_has_the_documents_claims_beside_medians_of_rounds() -> None:
+def test_speed_table_has_documented_claims_and_measured_medians() -> None:
     rates = {1: 100.0, 4: 300.0, 8: 500.0, 16: 700.0}
     found = [
         Speed(number, "CartPole-v1", executor, "process", n, rates[n] * scale * (2 if executor == "serial" else 1))
@@ -360,7 +362,7 @@ def test_the_speed_table_has_the_documents_claims_beside_medians_of_rounds() -> 
     ]
 
 
-def test_the_return_table_leaves_no_seed_out() -> None:
+def test_return_table_has_every_seed() -> None:
     found = [Return(n, seed, 1024, 100.0 * n + seed, 1.0, 7.0) for n in (1, 2, 4, 8) for seed in (0, 1, 5)]
     assert return_table(found).splitlines()[2] == "| 1 | 1,024 | 100, 101, 105 | 101 | 7, 7, 7 |"
     assert len(return_table(found).splitlines()) == 6

@@ -46,7 +46,7 @@ def learner(workers: int, **env: Any) -> Learner:
 
 
 def stored(made: Learner) -> list[dict[str, Any]]:
-    """Every step, as replay holds it."""
+    """Every step as replay stores it."""
     table = made.policy_storage.replay.state()["rows"]
     return [{name: row[name] for name in row.dtype.names} for row in table.records(table.first, table.last)]
 
@@ -57,7 +57,7 @@ def assert_same(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-def test_the_documents_imports_from_its_folder_load_no_torch() -> None:
+def test_documented_imports_work_in_the_folder_and_import_no_torch() -> None:
     program = """
 import sys
 from envs.meta.make_env import make_env, make_parallel_env
@@ -76,7 +76,7 @@ assert 'torch' not in sys.modules
     assert (done.returncode, done.stdout, done.stderr) == (0, "[(3,), (3,)]\n", "")
 
 
-def test_the_documents_signatures() -> None:
+def test_functions_have_the_documented_signatures() -> None:
     assert list(inspect.signature(make_parallel_env).parameters) == [
         "env_id", "episodes_per_task", "num_workers", "seed", "oracle", "kwargs",
     ]  # fmt: skip
@@ -92,7 +92,7 @@ def test_the_documents_signatures() -> None:
 
 
 @pytest.mark.parametrize("path", FACADES, ids=lambda path: path.name)
-def test_facades_are_thin_and_say_what_to_use_today(path: Path) -> None:
+def test_example_modules_are_thin_and_name_the_current_api(path: Path) -> None:
     text = path.read_text()
     assert re.match(r'"""Today this is .*(multiverse|mv\.|policy)', text)
     assert re.search(r"^\s*(import|from) (multiprocessing|multiverse\.)", text, re.MULTILINE) is None
@@ -102,13 +102,13 @@ def test_facades_are_thin_and_say_what_to_use_today(path: Path) -> None:
     ("name", "seen"),
     [("PointRobot-v0", 3), ("PointRobotSparse-v0", 3), ("Wind-v0", 3), ("HalfCheetahVel-v0", 21), ("AntDir-v0", 28)],
 )
-def test_every_env_can_be_made_by_the_documents_name(name: str, seen: int) -> None:
+def test_every_env_can_be_made_by_its_documented_name(name: str, seen: int) -> None:
     env = make_env(name, 2, seed=1, num_train_tasks=5, num_eval_tasks=2)
     assert env.reset()[0].shape == (seen,) and (len(env.train_tasks), len(env.eval_tasks)) == (5, 2)
     env.close()
 
 
-def test_the_config_has_the_documents_keys() -> None:
+def test_config_has_the_documented_keys() -> None:
     given = yaml.safe_load(CONFIG.read_text())
     assert given["env"] == {
         "env_type": "meta", "env_name": "AntDir-v0", "max_rollouts_per_task": 2, "num_train_tasks": 50,
@@ -118,7 +118,7 @@ def test_the_config_has_the_documents_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "change", "told"),
+    ("section", "change", "message"),
     [
         ("env", {"num_train_task": 3}, "env.num_train_task: there is no such setting. Did you mean num_train_tasks?"),
         ("train", {"speed": 9}, "train.speed: there is no such setting. There are: batch_size, "),
@@ -130,12 +130,12 @@ def test_the_config_has_the_documents_keys() -> None:
         ("envs", {}, "ant_dir.yaml has no envs to change: it has seed, env, train, eval, policy"),
     ],
 )
-def test_a_mistake_in_the_config_is_named(section: str, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(told)):
+def test_invalid_config_names_the_mistake(section: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=re.escape(message)):
         Learner.from_config(CONFIG, **{section: change})
 
 
-def test_a_file_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
+def test_learner_reads_a_config_file_as_the_command_does(tmp_path: Path) -> None:
     text = CONFIG.read_text()
     for old, new in [("num_parallel_workers: 6", "num_parallel_workers: 1.0"), ("  num_eval_tasks: 20", "")]:
         assert old in text
@@ -152,7 +152,7 @@ def test_a_file_is_read_as_the_command_reads_it(tmp_path: Path) -> None:
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("workers", [1, 3])
-def test_all_envs_of_a_run_share_one_list_and_eval_tasks_are_held_out(workers: int) -> None:
+def test_all_envs_of_a_run_share_the_tasks_and_eval_tasks_are_held_out(workers: int) -> None:
     with learner(workers) as made:
         envs = [made.train_env, made.eval_env, *([made.train_env_parallel] if workers > 1 else [])]
         assert (made.train_env_parallel is None) == (workers == 1)
@@ -169,7 +169,7 @@ def test_all_envs_of_a_run_share_one_list_and_eval_tasks_are_held_out(workers: i
         assert np.array_equal(again.train_tasks, made.train_tasks)
 
 
-def test_where_there_are_two_tasks_both_are_for_training_and_evaluating() -> None:
+def test_env_with_two_tasks_uses_both_for_training_and_evaluation() -> None:
     made = learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=0)
     with made:
         assert sorted(float(task[0]) for task in made.train_tasks) == [-1.0, 1.0] and len(made.eval_tasks) == 0
@@ -180,7 +180,7 @@ def test_where_there_are_two_tasks_both_are_for_training_and_evaluating() -> Non
 
 
 # -- collecting --------------------------------------------------------------------------------------------------------
-def test_the_documents_loop_collects_the_initial_pool_and_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_loop_collects_the_initial_pool_and_rollouts(capsys: pytest.CaptureFixture[str]) -> None:
     with learner(2) as made:
         while made._n_env_steps_total < made.num_init_rollouts_pool * made.max_trajectory_len:
             made.collect_rollouts_parallel(num_rollouts=1, random_actions=True, parallel_env=made.train_env_parallel)
@@ -194,12 +194,12 @@ def test_the_documents_loop_collects_the_initial_pool_and_rollouts(capsys: pytes
         other.collect_initial_pool()
         assert capsys.readouterr().out == "Collecting initial pool of data..\n"
         assert_same(stored(other), stored(made)[: 3 * 120])
-        other.collect_initial_pool()  # it is there
+        other.collect_initial_pool()  # the pool exists already
         assert len(stored(other)) == 3 * 120
 
 
 @pytest.mark.parametrize("acts", ["random", "Markov", "Memory"])
-def test_it_falls_back_to_sequential_collection_with_the_same_result(acts: str) -> None:
+def test_sequential_collection_equals_parallel_collection(acts: str) -> None:
     found = []
     for workers in (1, 3):
         with learner(workers) as made:
@@ -211,7 +211,7 @@ def test_it_falls_back_to_sequential_collection_with_the_same_result(acts: str) 
     assert_same(*found)
 
 
-def test_the_storage_forgets_the_oldest() -> None:
+def test_full_storage_drops_the_oldest_steps() -> None:
     with Learner({**SPARSE, "num_parallel_workers": 1}, {**TRAIN, "buffer_size": 300}, seed=3) as made:
         made.collect_rollouts_parallel(4, random_actions=True)
         assert len(stored(made)) == 300 == made.policy_storage.size
@@ -225,7 +225,7 @@ def learning(arch: AGENT_ARCHS, workers: int) -> Learner:
 
 
 @pytest.mark.parametrize("arch", AGENT_ARCHS)
-def test_it_trains_with_every_architecture_and_workers_change_nothing(
+def test_every_architecture_trains_equally_with_any_number_of_workers(
     arch: AGENT_ARCHS, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with learning(arch, 2) as made, learning(arch, 1) as alone:
@@ -234,15 +234,15 @@ def test_it_trains_with_every_architecture_and_workers_change_nothing(
         assert made._n_env_steps_total == made.n_env_steps_total == 13 * 120 == made.policy_storage.size
         assert (made.algorithm.weights()["actor"] != before).any()
         assert bool(made.agent.acting.first_memory(1)) == (arch is AGENT_ARCHS.Memory)
-        told = capsys.readouterr().out.splitlines()
+        output = capsys.readouterr().out.splitlines()
         alone.train()
         assert_same(stored(made), stored(alone))
         for name, weights in made.algorithm.weights().items():
             np.testing.assert_array_equal(weights, alone.algorithm.weights()[name])
-    assert capsys.readouterr().out.splitlines() == told
-    assert told[0] == "Collecting initial pool of data.." and len(told) == 4
-    assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", told[1])
-    assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", told[3])
+    assert capsys.readouterr().out.splitlines() == output
+    assert output[0] == "Collecting initial pool of data.." and len(output) == 4
+    assert re.match(r"960 env steps \| train tasks \d+\.\d → \d+\.\d \| critic_loss ", output[1])
+    assert re.match(r"1,560 env steps \| held-out tasks \d+\.\d → \d+\.\d, success \d+% → \d+%$", output[3])
 
 
 @pytest.mark.parametrize("arch", AGENT_ARCHS)
@@ -273,13 +273,13 @@ def foreign() -> Iterator[dict[str, Any]]:
     del gym.registry["Counts-v0"]
 
 
-def test_any_id_with_tasks_will_do(foreign: dict[str, Any]) -> None:
+def test_every_env_with_tasks_can_be_trained(foreign: dict[str, Any]) -> None:
     with Learner(foreign, TRAIN, seed=3, policy={"algo_name": "dqn"}) as made:
         assert made.max_trajectory_len == 2 * 3
         assert made.collect_rollouts_parallel(4, random_actions=True) == 4 * 6
 
 
-def test_exploration_and_targets_go_on_as_in_a_run(foreign: dict[str, Any]) -> None:
+def test_exploration_and_targets_follow_the_budget_as_in_a_run(foreign: dict[str, Any]) -> None:
     train = {**TRAIN, "num_iters": 20, "num_updates_per_iter": 2}
     with Learner(foreign, train, seed=3, policy={"algo_name": "dqn", "policy_layers": [8]}) as made:
         dqn = made.algorithm
@@ -324,7 +324,7 @@ def test_remotes_reset_to_a_task_and_step() -> None:
 
 
 class Meets(gym.Env[Any, Any]):
-    """A reset ends only when the other env's reset has begun, too; it says by a file that it has."""
+    """Env whose reset ends only when the other env's reset has begun too: named pipes connect them."""
 
     observation_space, action_space = gym.spaces.Box(-9, 9, (1,)), gym.spaces.Discrete(2)
 
@@ -344,7 +344,7 @@ class Listens(Meets):
         return np.ones(1, np.float32), {}
 
 
-def test_resets_that_were_sent_return_at_once_and_run_in_parallel(tmp_path: Path) -> None:
+def test_sent_resets_return_at_once_and_run_in_parallel(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "pipe")
     manager = ParallelEnvManager([lambda: Meets(pipe, pipe), lambda: Listens(pipe, pipe)])
     try:
@@ -355,26 +355,26 @@ def test_resets_that_were_sent_return_at_once_and_run_in_parallel(tmp_path: Path
         manager.close()
 
 
-def test_the_documents_config_as_printed_has_defaults_for_the_rest() -> None:
+def test_documented_config_has_defaults_for_missing_keys() -> None:
     env = {**SPARSE, "num_parallel_workers": 1}
     with Learner(env, {"num_rollouts_per_iter": 12}) as made:
         assert (made.num_iters, made.num_rollouts_per_iter, made.updates) == (3000, 12, 0.02)
 
 
 class Pairs(gym.Env[Any, Any]):
-    """Shows a dict."""
+    """Env with a Dict observation."""
 
     observation_space = gym.spaces.Dict({"x": gym.spaces.Box(-9, 9, (2,)), "n": gym.spaces.Discrete(9)})
     action_space = gym.spaces.Discrete(9)
 
-    def reset(self, **how: Any) -> Any:
+    def reset(self, **options: Any) -> Any:
         return {"x": np.zeros(2, np.float32), "n": 0}, {}
 
     def step(self, action: Any) -> Any:
         return {"x": np.full(2, action, np.float32), "n": int(action)}, float(action), False, False, {}
 
 
-def test_observations_of_any_space_come_row_by_row() -> None:
+def test_observations_of_composite_spaces_are_received_per_env() -> None:
     manager = ParallelEnvManager([Pairs] * 2)
     try:
         for remote in manager.remotes:
@@ -391,7 +391,7 @@ def test_observations_of_any_space_come_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "del"])
-def test_no_process_is_left(how: str) -> None:
+def test_closed_or_deleted_manager_leaves_no_process(how: str) -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
     workers = [psutil.Process(pid) for pid in manager.engine.worker_pids]
     assert all(worker.is_running() for worker in workers)
@@ -403,7 +403,7 @@ def test_no_process_is_left(how: str) -> None:
     gc.collect()
 
 
-def test_a_worker_that_dies_is_replaced_and_rollouts_are_whole() -> None:
+def test_dead_worker_is_replaced_and_rollouts_are_complete() -> None:
     with learner(2) as made, learner(1) as alone:
         assert made.train_env_parallel is not None
         made.collect_rollouts_parallel(2, random_actions=True, parallel_env=made.train_env_parallel)
@@ -412,11 +412,11 @@ def test_a_worker_that_dies_is_replaced_and_rollouts_are_whole() -> None:
         alone.collect_rollouts_parallel(6, random_actions=True)
         begun = [k for k, step in enumerate(stored(made)) if step["flags"][0] & STARTS]
         assert begun == [k * 120 for k in range(6)] and len(stored(made)) == 6 * 120
-        assert_same(stored(made)[: 3 * 120], stored(alone)[: 3 * 120])  # of the worker that lived, and before
+        assert_same(stored(made)[: 3 * 120], stored(alone)[: 3 * 120])  # of the worker that survived, and before
 
 
 # -- its four troubleshooting entries ----------------------------------------------------------------------------------
-def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
+def test_unmatched_send_or_recv_is_reported() -> None:
     manager = make_parallel_env("PointRobot-v0", 2, num_workers=2, seed=1)
     try:
         manager.remotes[0].send(("step", np.zeros(2)))
@@ -438,13 +438,11 @@ def test_workers_hanging_an_unmatched_send_or_recv_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thinks", "told"),
+    ("thinks", "message"),
     [(0.0, r"receive \d+% of the time: the envs are the bottleneck: .*"),
      (9.0, r"act 9\d% of the time: the policy is the bottleneck: more workers do not help")],
 )  # fmt: skip
-def test_lower_than_expected_speedup_the_bottleneck_is_named(
-    thinks: float, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bottleneck_of_collection_is_named(thinks: float, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("multiverse.rollouts.episode_play.perf_counter", clock)
 
@@ -459,10 +457,10 @@ def test_lower_than_expected_speedup_the_bottleneck_is_named(
         env.step = lambda action: (setattr(clock, "now", clock.now + 1), step(action))[1]  # type: ignore[method-assign]
         made.agent = Thinks(made.train_env.action_space)
         made.collect_rollouts_parallel(2)
-        assert re.fullmatch(rf"act \d+%, step \d+%, receive \d+%, store \d+%; {told}", made.time_split())
+        assert re.fullmatch(rf"act \d+%, step \d+%, receive \d+%, store \d+%; {message}", made.time_split())
 
 
-def test_too_many_open_files_says_how_many_are_needed() -> None:
+def test_too_many_open_files_error_states_the_number_needed() -> None:
     program = """
 import resource
 import multiverse as mv
@@ -481,7 +479,7 @@ print("limit raised:", soft < resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     assert done.stdout.endswith("limit raised: True\n") and done.returncode == 0
 
 
-def test_import_errors_in_worker_processes_name_the_module() -> None:
+def test_import_errors_in_workers_name_the_module() -> None:
     def make() -> Any:
         import a_module_that_is_not_there  # type: ignore[import-not-found]
 

@@ -26,16 +26,16 @@ CONFIG = ROOT / "examples" / "teams" / "configs" / "boxjump.yaml"
 
 
 # -- the config --------------------------------------------------------------------------------------------------------
-def test_the_documents_config_has_the_documents_values() -> None:
+def test_config_has_the_documented_values() -> None:
     settings = load_settings(CONFIG)
     assert settings.environment.source == "BoxJump-v0"
     assert settings.environment.env_kwargs == {"num_boxes": 4, "fixed_rotation": True, "max_timestep": 1500}
     model, training = settings.model, settings.training
     assert (model.num_heads, model.embedding_dim, model.hidden_size) == (2, 64, 128)
-    told = (training.episodes, training.gamma, training.learning_rate, training.epsilon_clip, training.K_epochs)
-    assert told == (100, 0.995, 5e-4, 0.2, 10)
-    told = (training.c_entropy, training.max_grad_norm, training.c_value, training.lam, training.batch_size)
-    assert told == (0.05, 20.0, 0.5, 0.97, 128)
+    values = (training.episodes, training.gamma, training.learning_rate, training.epsilon_clip, training.K_epochs)
+    assert values == (100, 0.995, 5e-4, 0.2, 10)
+    values = (training.c_entropy, training.max_grad_norm, training.c_value, training.lam, training.batch_size)
+    assert values == (0.05, 20.0, 0.5, 0.97, 128)
     assert (training.min_learning_rate, training.similarity_loss_coef, training.num_parallel) == (1e-4, 0.0, 1)
     assert settings.best_model == Path("files/Models/boxjump/best_model.pth")
     with mv.make_vec(settings.environment.source, 1, env_kwargs=settings.environment.env_kwargs) as envs:
@@ -52,7 +52,7 @@ def test_the_documents_config_has_the_documents_values() -> None:
         ("  name: boxjump", "  game: boxjump | line 3.*environment.game: there is no such setting"),
     ],
 )
-def test_what_is_wrong_with_a_config_is_one_sentence_with_its_line(changed: str, said: str, tmp_path: Path) -> None:
+def test_invalid_config_is_reported_in_one_line_with_its_line_number(changed: str, said: str, tmp_path: Path) -> None:
     instead, _, expected = said.partition(" | ")
     text = CONFIG.read_text()
     assert text.count(changed) == 1
@@ -61,13 +61,13 @@ def test_what_is_wrong_with_a_config_is_one_sentence_with_its_line(changed: str,
         load_settings(tmp_path / "mine.yaml")
 
 
-def test_only_the_env_must_be_said() -> None:
+def test_only_the_env_is_required() -> None:
     assert settings_from({"environment": {"name": "simple_spread"}}).training.gamma == 0.995
     with pytest.raises(InvalidConfig, match="environment must be given"):
         settings_from({})
 
 
-def test_the_manager_closes_by_either_name() -> None:
+def test_manager_has_two_names_for_close() -> None:
     manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 2}, 1)
     manager.close()
     manager.close_all()
@@ -76,7 +76,7 @@ def test_the_manager_closes_by_either_name() -> None:
 
 # -- envs --------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_the_manager_plays_what_single_envs_play(executor: Any) -> None:
+def test_manager_plays_equal_episodes_to_single_envs(executor: Any) -> None:
     kwargs, rng = {"num_boxes": 2, "max_timestep": 12}, np.random.default_rng(0)
     single = [v0(**kwargs) for _ in range(3)]
     with ParallelEnvironmentManager("boxjump", kwargs, 3, executor) as manager:
@@ -90,11 +90,11 @@ def test_the_manager_plays_what_single_envs_play(executor: Any) -> None:
                     assert_same(outcome.observations, observations)
                     assert outcome.rewards == rewards
                     assert (outcome.terminations, outcome.truncations) == (terminated, truncated)
-        assert all(not outcome.rewards for outcome in manager.step_all([{}] * 3))  # it is over everywhere
+        assert all(not outcome.rewards for outcome in manager.step_all([{}] * 3))  # it has ended in all envs
 
 
 class Leaving(ParallelEnv):  # type: ignore[misc]
-    """Two agents; `b` leaves after two steps, and everything is over after as many as were asked for."""
+    """Two agents; `b` leaves after two steps, and the episode ends after the given number."""
 
     metadata = {"name": "leaving"}  # noqa: RUF012
     possible_agents = ["a", "b"]  # noqa: RUF012
@@ -128,7 +128,7 @@ class Leaving(ParallelEnv):  # type: ignore[misc]
         )
 
 
-def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> None:
+def test_absent_agents_and_ended_envs_need_no_actions() -> None:
     with ParallelEnvironmentManager("tests.examples.test_document_003:Leaving", {"steps": 3}, 1) as manager:
         manager.reset_all(seed=0)
         with pytest.raises(mv.errors.InvalidActions, match="env 0: no action for b"):
@@ -143,7 +143,7 @@ def test_agents_that_leave_and_envs_that_end_before_others_need_no_actions() -> 
         assert manager.acting(0) == []
 
 
-def test_what_is_not_being_played_is_not_stepped() -> None:
+def test_step_without_an_episode_is_refused() -> None:
     manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 2}, 1)
     with pytest.raises(mv.errors.InvalidRequest, match="reset_all"):
         manager.step_all([{}])
@@ -155,13 +155,13 @@ def test_what_is_not_being_played_is_not_stepped() -> None:
         manager.step_all([{}])
 
 
-def test_a_single_agent_is_no_team() -> None:
+def test_single_agent_env_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="CartPole-v1 is no team"):
         ParallelEnvironmentManager("CartPole-v1", None, 2)
 
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
-def test_processes_take_the_gpus_in_turn() -> None:
+def test_processes_use_the_gpus_in_turn() -> None:
     devices = ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
     assert [gpu_of(i, devices) for i in range(8)] == devices * 2
     assert [gpu_of(i, devices[:3]) for i in range(4)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
@@ -184,7 +184,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["--config", "tiny.yaml"]
 
 
-def test_the_documents_lines_train_and_go_on_with_the_best_model(
+def test_documented_commands_train_and_continue_with_the_best_model(
     tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     best = Path("files/Models/boxjump/best_model.pth")
@@ -199,12 +199,14 @@ def test_the_documents_lines_train_and_go_on_with_the_best_model(
     second = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
     assert first.shape == second.shape and 0 < np.abs(first - second).max() < 0.1  # two small steps away from the first
     assert mv.record(best, Path("tower.mp4"), which="best").frames == 22
-    for env in ("num_boxs", "CartPole-v1"):  # an argument it does not have; no team
+    for env in ("num_boxs", "CartPole-v1"):  # an unknown argument; an env of one agent
         Path("wrong.yaml").write_text(TINY.replace("num_boxes", env))
         given = ["--env", env] if "-" in env else ["--config", "wrong.yaml"]
         assert train_taac.main([*tiny, *given]) == 2
-        told = capsys.readouterr()
-        assert "The model that was there" not in told.out and ("-" not in env or f"{env} is no team" in told.err)
+        captured = capsys.readouterr()
+        assert "The model that was there" not in captured.out and (
+            "-" not in env or f"{env} is no team" in captured.err
+        )
     Path("wrong.yaml").write_text(TINY.replace("embedding_dim: 8", "embedding_dim: 7"))
     assert train_taac.main(["--config", "wrong.yaml"]) == 2
     assert f"Nothing was learned: the model is in {best} again" in capsys.readouterr().out
@@ -212,14 +214,14 @@ def test_the_documents_lines_train_and_go_on_with_the_best_model(
     np.testing.assert_array_equal(kept, second)
 
 
-def test_another_env_is_not_made_with_what_the_configs_is(tiny: list[str]) -> None:
+def test_other_env_does_not_use_the_env_arguments_of_the_config(tiny: list[str]) -> None:
     flags = train_taac.parser().parse_args([*tiny, "--env", "simple_spread"])
     configured = train_taac.configured(flags)
     assert configured.environment.env_kwargs == {}
     assert configured.best_model == Path("files/Models/simple_spread/best_model.pth")  # not in BoxJump's place
 
 
-def test_training_that_ends_before_its_first_evaluation_leaves_a_model_to_play_with(
+def test_training_interrupted_before_its_first_evaluation_leaves_a_playable_model(
     tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:
@@ -240,7 +242,7 @@ def test_training_that_ends_before_its_first_evaluation_leaves_a_model_to_play_w
         mv.load(best, which="best")
 
 
-def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentence(
+def test_torch_pickle_and_missing_model_are_refused_in_one_line(
     tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("theirs.pth").write_bytes(b"PK\x03\x04")
@@ -254,7 +256,7 @@ def test_a_torch_pickle_and_a_model_that_is_not_there_are_refused_in_one_sentenc
 
 
 # -- true parallelism --------------------------------------------------------------------------------------------------
-def test_the_documents_three_lines(
+def test_parallel_example_runs_as_documented(
     tiny: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     best = "files/Models/boxjump/best_model.pth"
@@ -270,7 +272,7 @@ def test_the_documents_three_lines(
     assert parallel_env_example.main([*tiny, "--num_processes", "0"]) == 2
 
 
-def test_an_episode_by_itself(tiny: list[str]) -> None:
+def test_single_episode_returns_statistics_and_experience(tiny: list[str]) -> None:
     config = load_settings("tiny.yaml")
     statistics, experience = parallel_env_example.run_single_episode((3, config, None, 1, False))
     assert statistics["steps"] == 21 and (statistics["process_id"], statistics["gpu_id"]) == (3, 1)
@@ -279,7 +281,7 @@ def test_an_episode_by_itself(tiny: list[str]) -> None:
     assert statistics["team_return"] == pytest.approx(sum(one["rewards"].sum() for one in experience.values()))
     again, _ = parallel_env_example.run_single_episode((3, config, None, 1, False))
     other, _ = parallel_env_example.run_single_episode((4, config, None, 1, False))
-    assert again == statistics and other["returns"] != statistics["returns"]  # its seed is the process's
+    assert again == statistics and other["returns"] != statistics["returns"]  # its seed belongs to the process
     assert train_taac.main(tiny) == 0
     played = [parallel_env_example.run_single_episode((i, config, str(config.best_model), None, False)) for i in (0, 0)]
     assert played[0][0] == played[1][0]

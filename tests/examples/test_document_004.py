@@ -24,7 +24,7 @@ class AlwaysRight:
         return RIGHT
 
 
-def test_the_documents_class_by_its_own_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_environment_class_has_the_documented_methods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = written(tmp_path)
     env = ParallelEnvironment(1, arguments["rom"], 20, game=arguments["game"])
     with pytest.raises(mv.errors.InvalidRequest, match=r"initialize\(\) first"):
@@ -44,7 +44,7 @@ def test_the_documents_class_by_its_own_names(tmp_path: Path, capsys: pytest.Cap
     env.close()
 
 
-def test_a_step_asks_the_policy_that_was_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_step_without_action_asks_the_given_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = written(tmp_path)
     env = ParallelEnvironment(0, arguments["rom"], 20, game=arguments["game"], policy=AlwaysRight())
     env.initialize()
@@ -53,7 +53,7 @@ def test_a_step_asks_the_policy_that_was_given(tmp_path: Path, capsys: pytest.Ca
     env.close()
 
 
-def test_environments_have_seeds_of_their_own(tmp_path: Path) -> None:
+def test_environments_have_different_seeds(tmp_path: Path) -> None:
     arguments, seen = written(tmp_path), []
     for env_id in (0, 1, 0):
         env = ParallelEnvironment(env_id, arguments["rom"], 20, game=arguments["game"])
@@ -63,7 +63,7 @@ def test_environments_have_seeds_of_their_own(tmp_path: Path) -> None:
     assert seen[0] == seen[2] != seen[1]
 
 
-def test_a_policy_that_was_trained_plays_there(tmp_path: Path) -> None:
+def test_trained_policy_can_be_played(tmp_path: Path) -> None:
     arguments = written(tmp_path)
     where = ["--rom", arguments["rom"], "--game", arguments["game"], "--output-dir", str(tmp_path / "runs")]
     assert train.main(["--steps", "64", "--episode-length", "16", *where]) == 0
@@ -86,11 +86,11 @@ def test_a_policy_that_was_trained_plays_there(tmp_path: Path) -> None:
         (100, 4, 500, 25),
     ],
 )
-def test_a_rollout_is_about_an_episode_of_every_env(steps: int, envs: int, length: int, rollout: int) -> None:
+def test_rollout_is_about_an_episode_of_every_env(steps: int, envs: int, length: int, rollout: int) -> None:
     assert train.steps_per_env(steps, envs, length) == rollout
 
 
-def test_the_final_block_is_the_documents() -> None:
+def test_final_block_has_the_documented_lines() -> None:
     summary = {"env_steps": 20_000, "episodes": 26, "seconds": 16.0, "evaluate_s": 1.2, "save_s": 0.1}
     assert final_block(summary, 12.596, 2).splitlines() == [
         "PARALLEL TRAINING COMPLETE",
@@ -105,7 +105,7 @@ def test_the_final_block_is_the_documents() -> None:
     ]
 
 
-def test_the_documents_own_game() -> None:
+def test_documented_game_file_has_the_documented_addresses_and_rewards() -> None:
     game = read_game(ZELDA)
     assert {one.name: one.address for one in game.ram} == {
         "health": 0xC021,
@@ -126,7 +126,7 @@ def test_the_documents_own_game() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--envs", "0"], "argument --envs: 0: at least 1"),
         (["--observation", "sound"], "invalid choice: 'sound'"),
@@ -134,13 +134,13 @@ def test_the_documents_own_game() -> None:
         (["--game", "a.yaml"], "give the cartridge too"),
     ],
 )
-def test_bad_arguments_are_named(flags: list[str], told: str) -> None:
+def test_invalid_arguments_are_named(flags: list[str], message: str) -> None:
     program = [sys.executable, str(ROOT / "examples/game_boy/train.py"), *flags]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_without_a_cartridge_the_reward_counts_progress_alone() -> None:
+def test_default_reward_counts_only_progress() -> None:
     rewards = {}
     for penalties in (False, True):
         name, arguments = env_of(None, observation="ram", episode_length=30)

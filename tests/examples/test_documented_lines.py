@@ -1,4 +1,4 @@
-"""Every line that a document tells its reader to type, its budget cut down, and what must come out."""
+"""Every command line of a document, with a reduced budget, and its expected output."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize(("module", "name"), IMPORTS)
-def test_the_documents_names_can_be_imported(module: str, name: str) -> None:
+def test_documented_names_can_be_imported(module: str, name: str) -> None:
     assert getattr(importlib.import_module(module), name).__name__ == name
 
 
-def test_what_is_not_there_is_told_as_usual() -> None:
+def test_unknown_name_raises_import_error() -> None:
     with pytest.raises(ImportError, match="NoSuchEnv"):
         exec("from examples.grid_world import NoSuchEnv")
 
 
 @pytest.mark.parametrize("name", ["SubprocVecEnv", "DummyVecEnv"])
-def test_the_documents_line_makes_a_vector_env(name: str) -> None:
+def test_documented_lines_make_a_vector_env(name: str) -> None:
     import examples.grid_world as documented
 
     num_envs, vec_env = 3, getattr(documented, name)
@@ -96,7 +96,7 @@ def test_the_documents_line_makes_a_vector_env(name: str) -> None:
         env.close()
 
 
-def test_the_documents_line_makes_a_multi_agent_vector_env() -> None:
+def test_documented_lines_make_a_multi_agent_vector_env() -> None:
     from examples.grid_world import AsyncPettingZooVecEnv
 
     env = AsyncPettingZooVecEnv([simple_push_v3_train.make_env for _ in range(2)])
@@ -110,8 +110,8 @@ def test_the_documents_line_makes_a_multi_agent_vector_env() -> None:
         env.close()
 
 
-def test_the_documents_limit_of_open_files(tmp_path: Path) -> None:
-    """It is what many envs took there. Here they share few processes: a small limit, set after it, does as well."""
+def test_training_works_with_a_low_limit_of_open_files(tmp_path: Path) -> None:
+    """The document has the number for many envs. Here they share few processes, so a small limit suffices."""
     flags = [*SMALL, "--num-envs", "16", "--no-video", "--run-dir", str(tmp_path / "runs")]
     limits = "ulimit -n 4096 && ulimit -n 256"
     done = run_in_shell(f"{limits} && exec {shlex.join([sys.executable, str(MAIN), *flags])}")
@@ -123,8 +123,8 @@ def run_in_shell(words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, timeout=TIME_LIMIT_S)
 
 
-def test_flattening_lets_every_agent_act() -> None:
-    """In the document's own wrapper only the first one did."""
+def test_flattened_wrapper_lets_every_agent_act() -> None:
+    """With the wrapper of the document only the first agent acted."""
     from examples.grid_world import FlattenMultiAgentWrapper, GridWorldEnvMultiAgent
 
     env = FlattenMultiAgentWrapper(GridWorldEnvMultiAgent(size=10))
@@ -140,13 +140,13 @@ def test_flattening_lets_every_agent_act() -> None:
 
 
 # -- config and flags --------------------------------------------------------------------------------------------------
-def test_the_documents_config() -> None:
+def test_config_has_the_documented_values() -> None:
     assert custom_env_main.config["num_envs"] == simple_push_v3_train.config["num_envs"] == 8
     assert custom_env_main.config["total_timesteps"] == 250_000
 
 
 @pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
-def test_every_key_has_its_flag(script: object) -> None:
+def test_every_config_key_has_a_flag(script: object) -> None:
     others = {"num_envs": 3, "total_timesteps": 9, "seed": 4, "preset": "large", "task": "watch", "vec_env": "dummy"}
     others |= {"workers": 2, "run_dir": "elsewhere", "tracker": "local", "video": False, "eval_episodes": 7}
     wanted = {key: others[key] for key in script.config}
@@ -160,7 +160,7 @@ def test_every_key_has_its_flag(script: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--num-envs", "0"], "num_envs=0: expected at least 1"),
         (["--num-envs", "eight"], "invalid int value: 'eight'"),
@@ -168,39 +168,39 @@ def test_every_key_has_its_flag(script: object) -> None:
         (["--preset", "huge"], "preset='huge': expected one of small, medium, large"),
         (["--vec-env", "threads"], "vec_env='threads': expected one of subproc, dummy"),
         (["--workers", "0"], "workers=0: expected at least 1"),
-        (["--seed", "1000000"], "seed=1000000: expected at most 500000"),  # evaluations have those
+        (["--seed", "1000000"], "seed=1000000: expected at most 500000"),  # larger seeds are reserved for evaluations
     ],
 )
-def test_a_bad_argument_is_named(flags: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_argument_is_named(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         custom_env_main.main(flags)
-    assert end.value.code == 2 and told in capsys.readouterr().err
+    assert end.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("edit", "told"),
+    ("edit", "message"),
     [
         ({"n_envs": 8}, "config['n_envs']: there is no such key"),
         ({"num_envs": 2.5}, "num_envs=2.5: expected int"),
         ({"video": "yes"}, "video='yes': expected bool"),
     ],
 )
-def test_a_bad_edit_of_the_config_is_named(
-    edit: dict[str, object], told: str, capsys: pytest.CaptureFixture[str]
+def test_invalid_config_edit_is_named(
+    edit: dict[str, object], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         configured({**custom_env_main.config, **edit}, "", [])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_folder_that_cannot_be_made_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
     assert custom_env_main.main([*SMALL, "--run-dir", str(tmp_path / "taken")]) == 1
     assert f"custom_env_main.py: [Errno 20] Not a directory: '{tmp_path}/taken/run-" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("page", ["examples/README.md", "examples/grid_world/README.md"])
-def test_the_commands_on_our_pages_are_understood(page: str) -> None:
+def test_commands_on_example_pages_can_be_parsed(page: str) -> None:
     commands = re.findall(r"^python examples/grid_world/(\S+\.py)([^#\n]*)", (ROOT / page).read_text(), re.MULTILINE)
     assert {script for script, _ in commands} == set(SCRIPTS)
     for script, flags in commands:
@@ -247,17 +247,19 @@ def test_one_env_starts_no_process(num_envs: int, starts: str, tmp_path: Path, p
     assert re.search(f"^process starts: {starts}", done.stdout, re.MULTILINE), (done.stdout, done.stderr)
 
 
-def test_simple_push_is_really_simple_push(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_simple_push_trains_and_reports_distances(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--num-envs", "4", "--total-timesteps", "2000", "--eval-episodes", "8", "--run-dir", str(tmp_path)]
     assert simple_push_v3_train.main(flags) == 0
     printed = capsys.readouterr().out
     assert re.search(r"^Learner: PPO, one for adversary and agent each; run \S+$", printed, re.MULTILINE)
-    told = r"^env steps 2,000 of 2,000 \| env steps/s \S+ \| returns adversary_0 \S+, agent_0 \S+ \(last 80 episodes\)$"
-    assert re.search(told, printed, re.MULTILINE), printed
+    message = (
+        r"^env steps 2,000 of 2,000 \| env steps/s \S+ \| returns adversary_0 \S+, agent_0 \S+ \(last 80 episodes\)$"
+    )
+    assert re.search(message, printed, re.MULTILINE), printed
     assert "Trained: 2,000 env steps in " in printed
     assert "Envs: 4 × simple_push_v3 in AsyncPettingZooVecEnv, agents adversary_0, agent_0" in printed
-    told = r"^Distance from its landmark, over 8 episodes: trained agent \d+\.\d\d, random agent \d+\.\d\d$"
-    assert re.search(told, printed, re.MULTILINE), printed
+    message = r"^Distance from its landmark, over 8 episodes: trained agent \d+\.\d\d, random agent \d+\.\d\d$"
+    assert re.search(message, printed, re.MULTILINE), printed
     (run,) = {path.parent for path in tmp_path.rglob("config.yaml")}
     assert f"Run finished: {run}" in printed
 
@@ -266,19 +268,19 @@ def test_simple_push_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     """Random agents end 1.1 or more from their landmark."""
     flags = ["--num-envs", "16", "--total-timesteps", "20000", "--run-dir", str(tmp_path)]
     assert simple_push_v3_train.main(flags) == 0
-    (told,) = re.findall(r"trained agent (\S+), random agent (\S+)", capsys.readouterr().out)
-    trained, by_chance = map(float, told)
+    (output,) = re.findall(r"trained agent (\S+), random agent (\S+)", capsys.readouterr().out)
+    trained, by_chance = map(float, output)
     assert trained < 0.6 * by_chance
 
 
-def test_simple_push_from_the_command_line(tmp_path: Path) -> None:
+def test_simple_push_runs_from_the_command_line(tmp_path: Path) -> None:
     done = run(PUSH, "--num-envs", "2", "--total-timesteps", "20", "--eval-episodes", "0", "--run-dir", tmp_path)
     assert done.returncode == 0 and "Trained: 250 env steps" in done.stdout
-    assert done.stderr.startswith("one update takes ") and done.stderr.count("\n") == 1  # more than was asked for
+    assert done.stderr.startswith("one update takes ") and done.stderr.count("\n") == 1  # more than requested
 
 
 # -- document 002: rollouts in parallel --------------------------------------------------------------------------------
-def test_the_documents_learner_makes_its_envs_and_collects_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_learner_makes_its_envs_and_collects_in_parallel(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mujoco")
     from examples.meta_rl.policies.learner import Learner
 
@@ -292,7 +294,7 @@ def test_the_documents_learner_makes_its_envs_and_collects_in_parallel(capsys: p
         assert (len(learner.train_tasks), len(learner.eval_tasks)) == (50, 20)
 
 
-def test_the_documents_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documented_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mujoco")
     from examples.meta_rl.policies.learner import Learner
 
@@ -304,11 +306,11 @@ def test_the_documents_loop_trains(capsys: pytest.CaptureFixture[str]) -> None:
     with Learner.from_config(ROOT / "examples/meta_rl/configs/ant_dir.yaml", **few) as learner:
         learner.train()
         assert learner._n_env_steps_total >= learner.n_env_steps_total
-    told = capsys.readouterr().out
-    assert told.startswith("Collecting initial pool of data..\n") and "env steps | train tasks " in told
+    output = capsys.readouterr().out
+    assert output.startswith("Collecting initial pool of data..\n") and "env steps | train tasks " in output
 
 
-def test_the_documents_config_from_the_command_line(tmp_path: Path) -> None:
+def test_documented_config_trains_from_the_command_line(tmp_path: Path) -> None:
     pytest.importorskip("mujoco")
     config, less = ROOT / "examples/meta_rl/configs/ant_dir.yaml", ["--updates-per-step", "0.0005"]
     less += ["--env-steps", "4800", "--learning-starts", "100", "--memory-size", "8", "--hidden-sizes", "8"]
@@ -324,7 +326,7 @@ def test_the_documents_config_from_the_command_line(tmp_path: Path) -> None:
     assert "line 8: env.num_train_task: there is no such setting. Did you mean num_train_tasks?" in done.stderr
 
 
-def test_the_documents_task_assignment() -> None:
+def test_documented_task_assignment_sets_the_task_of_each_env() -> None:
     import numpy as np
 
     from examples.meta_rl.envs.meta.make_env import make_parallel_env
@@ -354,8 +356,8 @@ TEAM_LINES = [
 ]
 
 
-def test_the_documents_commands_one_after_the_other(tmp_path: Path, programs: ForkedPrograms) -> None:
-    """In a folder with its programs and its config, the config's budget cut down."""
+def test_documented_commands_run_one_after_another(tmp_path: Path, programs: ForkedPrograms) -> None:
+    """In a folder with the document's programs and its config, the budget of which is reduced."""
     teams = ROOT / "examples" / "teams"
     for name in ("scripts", "train_taac.py"):
         (tmp_path / name).symlink_to(teams / name)
@@ -392,17 +394,17 @@ if __name__ == "__main__":
 """
 
 
-def test_the_documents_pool_plays_episodes_in_processes(tmp_path: Path) -> None:
+def test_documented_pool_plays_episodes_in_processes(tmp_path: Path) -> None:
     """In a separate program: a pool leaves Python's resource tracker running."""
     (tmp_path / "pool.py").write_text(POOL)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     command = [sys.executable, str(tmp_path / "pool.py")]
-    how: dict[str, Any] = {"env": environment, "timeout": TIME_LIMIT_S}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, **how)
+    options: dict[str, Any] = {"env": environment, "timeout": TIME_LIMIT_S}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, **options)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_documents_manager() -> None:
+def test_documented_manager_steps_all_envs() -> None:
     from examples.teams.parallel_environments import ParallelEnvironmentManager
 
     env_name, env_kwargs, num_parallel = "boxjump", {"num_boxes": 2}, 3
@@ -445,7 +447,7 @@ NUMBER = r"-?\d+\.\d"
 
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    """Without setting anything up, with this Python, and as if no make had started the tests."""
+    """Run make with this Python, without any setup, and as if no make had started the tests."""
     command = ["make", "-o", ".venv/.installed", f"BIN={Path(sys.executable).parent}", *words]
     environment = {
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
@@ -495,7 +497,7 @@ def said_in_order(printed: str, lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("words", "expected"), MADE, ids=[words for words, _ in MADE])
-def test_every_target_takes_every_override(words: str, expected: dict[str, Any]) -> None:
+def test_every_make_target_accepts_every_override(words: str, expected: dict[str, Any]) -> None:
     assert vars(game_boy.parser().parse_args(flags_of(words))) == expected
     others = "TRAIN_STEPS=7 TRAIN_ENVS=5 TRAIN_EPISODE_LENGTH=9 TRAIN_UPDATE_EPOCHS=3 TRAIN_BATCH_SIZE=11"
     others += " TRAIN_OUTPUT_DIR='my runs' TRAIN_ROM=a.gb TRAIN_GAME=a.yaml TRAIN_OBSERVATION=both TRAIN_SEED=4"
@@ -506,7 +508,7 @@ def test_every_target_takes_every_override(words: str, expected: dict[str, Any])
     ]
 
 
-# The longest line of each number of envs: what else they say is numbers, and looked at above.
+# The longest line of each number of envs: the others differ in numbers only, which are checked above.
 TRAINED = {said["envs"]: words for words, said in sorted(MADE, key=lambda one: len(one[0]))}
 ENDS = [one for one in MADE if one[0] in TRAINED.values()]
 
@@ -527,8 +529,8 @@ def test_every_documented_training_runs_to_its_end(
     assert f"batch_size: {expected['batch_size']}\n" in saved and f"epochs: {expected['update_epochs']}\n" in saved
 
 
-def test_make_train_20k(tmp_path: Path) -> None:
-    """As a reader types it. An episode of each env is 40 steps here, so that it is known what must be printed."""
+def test_make_train_20k_prints_the_documented_lines(tmp_path: Path) -> None:
+    """As a reader types it. An episode of each env has 40 steps here, so that the printed text is known."""
     arguments = written(tmp_path, GAME.replace("end:", "end: []\nunused:").partition("unused:")[0])
     where = f"TRAIN_ROM={arguments['rom']} TRAIN_GAME={arguments['game']} TRAIN_OUTPUT_DIR={tmp_path / 'runs'}"
     done = make("train-20k", "TRAIN_STEPS=240", "TRAIN_EPISODE_LENGTH=40", *where.split())

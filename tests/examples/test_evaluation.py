@@ -1,4 +1,4 @@
-"""The figures of the learning proof: what counts as success, on which seeds, and how sure we are of it."""
+"""The figures of the learning benchmark: the definition of success, the seeds, and the confidence intervals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_hand(make: Any, episodes: int) -> Evaluation:
     return Evaluation(episodes, reached, float(np.mean(lengths)), float(np.mean(returns)))
 
 
-def test_an_evaluation_is_one_episode_for_each_seed() -> None:
+def test_evaluation_plays_one_episode_per_seed() -> None:
     make = functools.partial(make_env, "small", "reach")
     found = evaluate(lambda observations: np.tile(ACTION, (len(observations), 1)), make, 40)
     expected = by_hand(make, 40)
@@ -44,7 +44,7 @@ def test_an_evaluation_is_one_episode_for_each_seed() -> None:
     assert 0 < found.successes < 40
 
 
-def test_a_random_team_does_everything_equally_often() -> None:
+def test_random_team_chooses_actions_equally_often() -> None:
     actions = random_team([5, 8])(np.zeros((20_000, 3)))
     for agent, count in enumerate([5, 8]):
         assert np.bincount(actions[:, agent], minlength=count) / 20_000 == pytest.approx(1 / count, abs=0.02)
@@ -52,7 +52,7 @@ def test_a_random_team_does_everything_equally_often() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("task", TASKS)
-def test_tasks_leave_grid_team_and_target_as_the_preset_has_them(preset: str, task: str) -> None:
+def test_tasks_keep_grid_team_and_target_of_the_preset(preset: str, task: str) -> None:
     setup = make_env(preset, task).unwrapped.env.setup
     assert (setup.size, setup.num_obstacles) == (PRESETS[preset]["size"], PRESETS[preset]["num_obstacles"])
     assert [(agent.kind, agent.view_cells) for agent in setup.agents] == [("ground", 5), ("observer", 7)]
@@ -65,27 +65,27 @@ def test_tasks_leave_grid_team_and_target_as_the_preset_has_them(preset: str, ta
     ("episodes", "successes", "low", "high"),
     [(10, 5, 0.2366, 0.7634), (500, 500, 0.9924, 1.0), (300, 60, 0.1586, 0.2489)],
 )
-def test_wilsons_interval(episodes: int, successes: int, low: float, high: float) -> None:
+def test_interval_equals_that_of_wilson(episodes: int, successes: int, low: float, high: float) -> None:
     assert interval(Evaluation(episodes, successes, 0.0, 0.0)) == pytest.approx((low, high), abs=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("successes", "told"),
+    ("successes", "message"),
     [
         ([(450, 100), (450, 100)], "4.50×   3×, intervals apart: met"),
         ([(250, 100), (250, 100)], "2.50×   3×, intervals apart: MISSED"),
         ([(500, 100), (110, 100)], "3.05×   3×, intervals apart: MISSED"),  # one seed learned nothing
     ],
 )
-def test_the_bar_is_for_every_seed(successes: list[tuple[int, int]], told: str) -> None:
+def test_success_threshold_applies_to_every_seed(successes: list[tuple[int, int]], message: str) -> None:
     found = [
         Trained("reach-small", seed, 0, 0.0, Evaluation(500, trained, 0.0, 0.0), Evaluation(500, chance, 0.0, 0.0))
         for seed, (trained, chance) in enumerate(successes)
     ]
-    assert verdict("reach-small", found).endswith(told)
+    assert verdict("reach-small", found).endswith(message)
 
 
-def test_the_speed_table_compares_within_a_round() -> None:
+def test_speed_table_compares_within_a_round() -> None:
     def seen(rate: float) -> dict[str, float]:
         return {"start_s": 0.5, "worker_mb": 10.0, "open_files": 12, "collecting": 2 * rate, "training": rate}
 

@@ -1,4 +1,4 @@
-"""One training is one run: with many workers, without a guard, after Ctrl-C; and only env 0 makes videos."""
+"""One training is one run: with many workers, without a main guard, and after Ctrl-C; only env 0 records videos."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def init(**arguments):
 
 
 def without_guard(tmp_path: Path) -> Path:
-    """The script as somebody writes it who has not read about guards: workers that imported it would train too."""
+    """The script without a main guard: workers that imported it would train too."""
     text = MAIN.read_text()
     assert text.count(GUARD) == 1 and "parents[2])" in text
     script = tmp_path / "unguarded.py"
@@ -65,8 +65,8 @@ def without_guard(tmp_path: Path) -> Path:
     return script
 
 
-def test_without_a_guard_three_workers_make_one_run(tmp_path: Path) -> None:
-    """A WandB stand-in notes what is begun, logged and ended, whoever does it."""
+def test_script_without_main_guard_makes_one_run_with_three_workers(tmp_path: Path) -> None:
+    """A replacement of wandb notes which runs are started, logged to and ended, by any process."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "wandb.py").write_text(STAND_IN)
     noted = tmp_path / "noted"
@@ -88,15 +88,15 @@ def test_without_a_guard_three_workers_make_one_run(tmp_path: Path) -> None:
     assert sum('"log"' in note for note in notes) == len(metrics_of(folder)) >= 1
 
 
-def test_a_real_offline_run_of_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a program of its own, with which the service that W&B starts ends."""
+def test_offline_wandb_has_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a separate program, so that the service that W&B starts ends with it."""
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     flags = ["--tracker", "auto", "--num-envs", "3", "--workers", "3", "--run-dir", tmp_path / "runs"]
     done = run(without_guard(tmp_path), *SMALL, *flags, HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     (found,) = (only_run(tmp_path / "runs") / "wandb").glob("offline-run-*")
-    (kept,) = tmp_path.rglob("*.wandb")  # nor is there one anywhere else
+    (kept,) = tmp_path.rglob("*.wandb")  # nor anywhere else
     assert kept.parent == found and kept.stat().st_size > 0
     assert (found / "files" / "videos" / "env-0-episode-000000.gif").stat().st_size > 0
 
@@ -109,7 +109,7 @@ def test_a_real_offline_run_of_wandb_has_one_run(tmp_path: Path, monkeypatch: py
         ({"WANDB_API_KEY": "key"}, True, "online"),
     ],
 )
-def test_wandb_is_online_only_where_it_asks_nothing(
+def test_wandb_is_online_only_if_it_needs_no_login(
     environment: dict[str, str], answers: bool, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WANDB_API_KEY", "WANDB_BASE_URL", "NETRC"):
@@ -120,7 +120,7 @@ def test_wandb_is_online_only_where_it_asks_nothing(
     assert tracking.wandb_mode() == mode
 
 
-def test_two_runs_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_simultaneous_runs_have_separate_folders(tmp_path: Path) -> None:
     runs = [tracking.start_run(tmp_path, {}, "local") for _ in range(3)]
     for each in runs:
         each.finish({"status": "finished"})
@@ -129,7 +129,7 @@ def test_two_runs_at_once_have_folders_of_their_own(tmp_path: Path) -> None:
 
 # -- videos --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("vec_env", ["subproc", "dummy"])
-def test_only_the_first_env_records(vec_env: str, tmp_path: Path) -> None:
+def test_only_the_first_env_records_videos(vec_env: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {**custom_env_main.config, "num_envs": 3, "vec_env": vec_env}
     env = custom_env_main.make_vec_env(config, tmp_path)
     try:
@@ -138,7 +138,7 @@ def test_only_the_first_env_records(vec_env: str, tmp_path: Path) -> None:
         env.close()
 
 
-def test_a_video_shows_an_episode_from_its_first_to_its_last_frame(tmp_path: Path) -> None:
+def test_video_shows_an_episode_from_first_to_last_frame(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     assert custom_env_main.main([*SMALL, "--num-envs", "1", "--run-dir", str(tmp_path)]) == 0
     videos = sorted((only_run(tmp_path) / "videos").iterdir())
@@ -152,14 +152,14 @@ def test_a_video_shows_an_episode_from_its_first_to_its_last_frame(tmp_path: Pat
     assert durations[-1] >= 1000 and set(durations[:-1]) <= set(range(100, 2600, 100))
 
 
-def test_no_video_makes_none(tmp_path: Path) -> None:
+def test_no_video_flag_writes_no_videos(tmp_path: Path) -> None:
     assert custom_env_main.main([*SMALL, "--num-envs", "1", "--no-video", "--run-dir", str(tmp_path)]) == 0
     assert sorted(path.name for path in only_run(tmp_path).iterdir()) == [
         *["config.json", "metrics.jsonl", "model.zip", "summary.json"]
     ]
 
 
-def test_the_recorded_episodes() -> None:
+def test_recorded_episodes_are_cubes_and_thousands() -> None:
     assert [episode for episode in range(3001) if is_recorded(episode)] == [
         *[k**3 for k in range(10)],
         *[1000, 2000, 3000],
@@ -168,7 +168,7 @@ def test_the_recorded_episodes() -> None:
 
 # -- Ctrl-C --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("script", ["custom_env_main.py", "simple_push_v3_train.py"])
-def test_ctrl_c_ends_it_cleanly_and_leaves_nothing_running(script: str, tmp_path: Path) -> None:
+def test_ctrl_c_exits_cleanly_and_leaves_no_process(script: str, tmp_path: Path) -> None:
     is_main = script == MAIN.name
     flags = ["--run-dir", str(tmp_path / "runs"), *(["--tracker", "local"] if is_main else [])]
     command = [sys.executable, str(MAIN.parent / script), "--num-envs", "3", "--total-timesteps", "100000000", *flags]
@@ -181,10 +181,10 @@ def test_ctrl_c_ends_it_cleanly_and_leaves_nothing_running(script: str, tmp_path
         children = [child.pid for child in psutil.Process(program.pid).children(recursive=True)]
         program.send_signal(signal.SIGINT)
         printed, errors = program.communicate(timeout=60)
-    told = "SIGINT: saving and ending; Ctrl-C or SIGTERM now ends at once\n"
-    told += r"Interrupted at [\d,]+ env steps. To resume: mv.resume\(.*\)\n"
+    message = "SIGINT: saving and ending; Ctrl-C or SIGTERM now ends at once\n"
+    message += r"Interrupted at [\d,]+ env steps. To resume: mv.resume\(.*\)\n"
     assert program.returncode == 130 and children
-    assert re.fullmatch("" if is_main else told, errors)  # mv.train's words
+    assert re.fullmatch("" if is_main else message, errors)  # the message of mv.train
     assert still_alive([program.pid, *children]) == []
     if is_main:
         folder = only_run(tmp_path / "runs")

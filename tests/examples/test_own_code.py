@@ -1,4 +1,4 @@
-"""Examples of code of one's own are short and use public names only."""
+"""Examples of user code are short and use only public names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINES = {
 """(file, names) → how many lines they have together, at most."""
 
 
-def test_every_example_is_looked_at() -> None:
+def test_every_example_is_checked() -> None:
     assert {"distributional.py", "own_algorithm.py", "own_loss.py"} <= {file.name for file in FILES}
 
 
@@ -38,7 +38,7 @@ def test_example_imports_public_modules_and_names_only(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_example_uses_no_private_name_of_the_library(file: Path) -> None:
-    """Names with an underscore are the example's own: it defines each of them itself."""
+    """Names with an underscore belong to the example: it defines each of them itself."""
     tree = ast.parse(file.read_text())
     private, own = set(), set()
     for node in ast.walk(tree):
@@ -55,8 +55,8 @@ def test_example_uses_no_private_name_of_the_library(file: Path) -> None:
 
 @pytest.mark.parametrize("subclass", ["PPO", "DQN"])
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
-def test_subclass_of_a_stock_algorithm_has_no_private_names_at_all(file: Path, subclass: str) -> None:
-    """One that it defines itself might override one of the library's."""
+def test_subclass_of_a_stock_algorithm_has_no_private_names(file: Path, subclass: str) -> None:
+    """A private name that it defines might override one of the library."""
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.ClassDef) and subclass in [ast.unparse(base) for base in node.bases]:
             names = {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
@@ -65,7 +65,7 @@ def test_subclass_of_a_stock_algorithm_has_no_private_names_at_all(file: Path, s
 
 
 @pytest.mark.parametrize(("part", "most"), LINES.items(), ids=lambda part: str(part))
-def test_part_of_an_example_has_at_most_so_many_lines(part: tuple[str, tuple[str, ...]], most: int) -> None:
+def test_part_of_an_example_is_at_most_as_long_as_documented(part: tuple[str, tuple[str, ...]], most: int) -> None:
     file, names = part
     text = (EXAMPLES / file).read_text()
     parts = {getattr(node, "name", ""): node for node in ast.parse(text).body}

@@ -1,4 +1,4 @@
-"""The example of an own network and an auxiliary loss: from Python and from the command line, in public names alone."""
+"""The example of an own network and an auxiliary loss: in Python and on the command line, with public names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_example_is_trained_from_the_command_line(tmp_path: Path) -> None:
     assert command(["evaluate", str(tmp_path / "run"), "--episodes", "1"]) == 0
 
 
-def test_example_is_short_and_uses_public_names_alone() -> None:
+def test_example_is_short_and_uses_only_public_names() -> None:
     source = Path(own_network.__file__).read_text()
     tree = ast.parse(source)
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -29,7 +29,7 @@ class Sleepy(gym.Wrapper):  # type: ignore[type-arg]
 
 
 @pytest.mark.fault("A17")
-def test_without_proc_nobody_knows_the_memory_and_envs_run(no_proc: None) -> None:
+def test_envs_run_without_proc(no_proc: None) -> None:
     assert machine.memory_available() > 0 and machine.open_descriptors() == 0
     with mv.make_vec("CartPole-v1", 2, "process", workers=1) as envs:
         envs.reset(seed=0)
@@ -37,7 +37,7 @@ def test_without_proc_nobody_knows_the_memory_and_envs_run(no_proc: None) -> Non
 
 
 @pytest.mark.fault("A4")
-def test_without_proc_a_hang_shows_its_stack_all_the_same(no_proc: None) -> None:
+def test_hang_without_proc_shows_its_stack(no_proc: None) -> None:
     timeouts = mv.Timeouts(reply_s=0.2, close_s=0.1)
     with mv.make_vec(lambda: Sleepy(gym.make("CartPole-v1")), 1, "process", workers=1, timeouts=timeouts) as envs:
         envs.reset(seed=0)
@@ -47,7 +47,7 @@ def test_without_proc_a_hang_shows_its_stack_all_the_same(no_proc: None) -> None
 
 
 @pytest.mark.fault("A17")
-def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_processes_without_dev_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_dev(*_: Any, **__: Any) -> Any:
         raise FileNotFoundError(2, "No such file or directory", "/dev/null")
 
@@ -65,9 +65,7 @@ def test_without_dev_worker_processes_are_refused_in_one_sentence(monkeypatch: p
 
 @pytest.mark.fault("A17")
 @pytest.mark.parametrize("before", [0, 2])
-def test_a_thread_that_cannot_be_started_is_refused_and_the_others_end(
-    before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thread_that_cannot_start_is_refused_and_the_others_end(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
     start, begun = threading.Thread.start, []
 
     def limited(self: threading.Thread) -> None:

@@ -55,11 +55,11 @@ def plan_of(num_envs: int, **options: Any) -> mv.Plan:
         return envs.plan
 
 
-def test_every_executor_that_can_be_named_is_in_the_table() -> None:
+def test_every_named_executor_is_in_the_table() -> None:
     assert set(BACKENDS) == set(get_args(PlannedExecutor)) == set(get_args(ExecutorName)) - {"auto"}
 
 
-def test_the_model_adds_up() -> None:
+def test_predicted_times_are_sums_of_costs() -> None:
     each = 10e-6 + PER_STEP_S
     alone, shared = predicted(10e-6, 7, 2)
     assert alone == pytest.approx(7 * each)
@@ -68,9 +68,7 @@ def test_the_model_adds_up() -> None:
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize(("step_us", "num_envs", "executor"), [(1000, 8, "hybrid"), (0.1, 2, "serial")])
-def test_slow_envs_are_shared_out_and_fast_ones_are_not(
-    probe: Any, step_us: float, num_envs: int, executor: str
-) -> None:
+def test_slow_envs_are_shared_and_fast_ones_are_not(probe: Any, step_us: float, num_envs: int, executor: str) -> None:
     probe(Probe(step_us * 1e-6, False))
     plan = plan_of(num_envs)
     assert plan.executor == executor
@@ -79,7 +77,7 @@ def test_slow_envs_are_shared_out_and_fast_ones_are_not(
 
 
 @pytest.mark.usefixtures("cores")
-def test_where_failures_are_restarted_envs_run_in_processes(probe: Any) -> None:
+def test_restartable_envs_run_in_processes(probe: Any) -> None:
     asked = probe(Probe(1.0, False))
     assert plan_of(4, on_failure="restart").executor == "process" and asked == []
 
@@ -93,7 +91,7 @@ def test_one_env_is_serial_without_a_probe(probe: Any, cores: Any) -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_an_executor_that_was_asked_for_is_not_probed(probe: Any) -> None:
+def test_given_executor_is_not_probed(probe: Any) -> None:
     asked = probe(Probe(1.0, False))
     for executor in ("serial", "thread", "process", "hybrid"):
         assert plan_of(2, executor=executor).why == "as requested"
@@ -101,14 +99,14 @@ def test_an_executor_that_was_asked_for_is_not_probed(probe: Any) -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_hybrid_with_one_env_is_serial_and_says_so() -> None:
+def test_hybrid_with_one_env_is_serial_with_a_reason() -> None:
     plan = plan_of(1, executor="hybrid")
     assert (plan.executor, plan.workers) == ("serial", 0)
     assert "one env" in plan.why
 
 
 @pytest.mark.usefixtures("cores")
-def test_a_plan_is_followed_without_a_probe(probe: Any) -> None:
+def test_plan_is_followed_without_a_probe(probe: Any) -> None:
     asked = probe(Probe(1.0, False))
     plan = mv.Plan("hybrid", 1, "fork", "park", "measured last week")
     assert plan_of(4, plan=plan) == plan
@@ -120,14 +118,14 @@ def test_a_plan_is_followed_without_a_probe(probe: Any) -> None:
     [{"executor": "serial"}, {"workers": 1}, {"workers": mv.WorkerOptions(start_method="fork")}, {"num_envs": 2}],
     ids=str,
 )
-def test_a_plan_that_does_not_fit_what_is_asked_beside_it_is_refused(options: dict[str, Any]) -> None:
+def test_plan_that_contradicts_other_arguments_is_refused(options: dict[str, Any]) -> None:
     plan = mv.Plan("hybrid", 2, "fork", "park", "measured last week")
     with pytest.raises(mv.errors.InvalidRequest, match="plan"):
         mv.make_vec(Walk, **{"num_envs": 4, "plan": plan, **options})
 
 
 @pytest.mark.usefixtures("cores")
-def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_builds_at_most_one_additional_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an idle machine; on a busy one two executors are tried, with separate envs."""
     monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
@@ -141,14 +139,14 @@ def test_at_most_one_env_is_built_besides_the_users_own(tmp_path: Path, monkeypa
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("executor", ["serial", "thread", "process", "hybrid"])
-def test_no_env_is_built_besides_the_users_own_where_the_executor_is_given(tmp_path: Path, executor: Any) -> None:
+def test_given_executor_builds_no_additional_env(tmp_path: Path, executor: Any) -> None:
     path = tmp_path / "built"
     with mv.make_vec(CountsConstructions, 4, executor, env_kwargs={"path": str(path)}):
         assert constructions(path) == 4
 
 
 @pytest.mark.usefixtures("cores")
-def test_the_probe_steps_an_env_for_real() -> None:
+def test_probe_steps_a_real_env() -> None:
     with mv.make_vec("CartPole-v1", 4) as envs:
         assert "auto: " in envs.plan.why
         assert envs.plan.executor in ("serial", "hybrid")
@@ -157,7 +155,7 @@ def test_the_probe_steps_an_env_for_real() -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_an_env_that_is_slow_to_build_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_probe_stops_waiting_for_a_slow_constructor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from tests.fault_envs import Gate, Gated
 
     gate = Gate(tmp_path / "gate")
@@ -167,7 +165,7 @@ def test_an_env_that_is_slow_to_build_is_not_waited_for(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("cores")
-def test_an_env_that_is_slow_to_build_is_shared_out(probe: Any) -> None:
+def test_env_that_is_slow_to_build_runs_in_processes(probe: Any) -> None:
     probe(None)
     plan = plan_of(4)
     assert plan.executor == "process"
@@ -176,7 +174,7 @@ def test_an_env_that_is_slow_to_build_is_shared_out(probe: Any) -> None:
 
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
-def test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_constructor_in_the_probe_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 0.3)
     with pytest.raises(mv.errors.ReplyTimeout, match="start"):
         mv.make_vec(
@@ -189,7 +187,7 @@ def test_a_constructor_that_hangs_the_probe_does_not_hang_the_caller(monkeypatch
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("executor", ["auto", "process", "thread", "hybrid"])
-def test_an_env_that_must_stay_in_process_is_serial(tmp_path: Path, executor: Any) -> None:
+def test_env_marked_in_process_is_serial(tmp_path: Path, executor: Any) -> None:
     path = tmp_path / "built"
     with mv.make_vec(InProcess, 3, executor, env_kwargs={"path": str(path)}) as envs:
         assert envs.plan.executor == "serial"
@@ -218,7 +216,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize(("hybrid_s", "executor"), [(9e-3, "serial"), (5e-3, "hybrid")])
-def test_on_a_busy_machine_both_are_tried_and_that_is_said(
+def test_busy_machine_measures_both_executors_and_reports_it(
     probe: Any, tried: Any, hybrid_s: float, executor: str
 ) -> None:
     probe(Probe(1e-3, False, 0.4))
@@ -230,7 +228,7 @@ def test_on_a_busy_machine_both_are_tried_and_that_is_said(
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("answer", [Probe(1e-3, False, 0.02), Probe(1e-7, False, 0.9)], ids=["idle", "cheap"])
-def test_nothing_is_tried_where_the_answer_is_known(probe: Any, tried: Any, answer: Probe) -> None:
+def test_known_answer_is_not_measured(probe: Any, tried: Any, answer: Probe) -> None:
     probe(answer)
     asked = tried((1.0, 1.0))
     plan_of(8)
@@ -241,7 +239,7 @@ def test_nothing_is_tried_where_the_answer_is_known(probe: Any, tried: Any, answ
 @pytest.mark.parametrize(
     "error", [startup.TooSlow("not in time"), mv.errors.EnvFailed("raised", 0, [RemoteError("A", "", "")])]
 )
-def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: Any, error: Exception) -> None:
+def test_failed_measurement_on_a_busy_machine_gives_serial(probe: Any, tried: Any, error: Exception) -> None:
     probe(Probe(1e-3, False, 0.4))
     tried(error)
     plan = plan_of(8)
@@ -251,7 +249,7 @@ def test_what_cannot_be_tried_on_a_busy_machine_runs_serial(probe: Any, tried: A
 
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
-def test_what_kills_the_comparison_is_never_run_in_the_caller(probe: Any, tried: Any) -> None:
+def test_env_that_kills_the_comparison_runs_in_processes(probe: Any, tried: Any) -> None:
     probe(Probe(1e-3, False, 0.4))
     tried(mv.errors.WorkerDied(0, range(1), "was killed by SIGSEGV"))
     plan = plan_of(8)
@@ -269,26 +267,26 @@ HYBRID = mv.Plan("hybrid", 1, "forkserver", "auto", "")
     ],
     ids=["single", "objects"],
 )
-def test_a_comparison_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_steps_real_envs(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "TRY_S", 0.02)
     serial_s, hybrid_s = choose.tried([Recipe(env) for _ in range(4)], HYBRID)
     assert serial_s > 0.0 and hybrid_s > 0.0
 
 
-def test_an_env_that_raises_in_a_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_that_raises_in_a_comparison_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "TRY_S", 0.02)
     with pytest.raises(mv.errors.EnvFailed, match="asked to fail"):
         choose.tried([Recipe(Fault, {"what": "raise", "at": 2}) for _ in range(2)], HYBRID)
 
 
 @pytest.mark.usefixtures("cores")
-def test_an_env_that_cannot_be_built_says_why_in_full() -> None:
+def test_env_that_cannot_be_built_is_an_error_with_its_cause() -> None:
     with pytest.raises(mv.errors.EnvFailed, match="asked to fail"):
         mv.make_vec(Fault, 3, env_kwargs={"what": "raise", "phase": "constructor"})
 
 
 @pytest.mark.usefixtures("cores")
-def test_a_probe_whose_env_raises_does_not_stand_in_the_way() -> None:
+def test_env_that_raises_in_the_probe_runs_serially() -> None:
     with mv.make_vec(Fault, 3, env_kwargs={"what": "raise", "at": 3}) as envs:
         assert envs.plan.executor == "serial"
         assert "the probe failed" in envs.plan.why
@@ -299,7 +297,7 @@ def test_a_probe_whose_env_raises_does_not_stand_in_the_way() -> None:
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("what", ["kill", "exit", "segv"])
-def test_what_has_killed_the_probe_is_never_run_in_the_caller(what: str) -> None:
+def test_env_that_kills_the_probe_runs_in_processes(what: str) -> None:
     with mv.make_vec(Fault, 3, env_kwargs={"what": what, "at": 3}, workers=1) as envs:
         assert envs.plan.executor == "process" and "WorkerDied" in envs.plan.why
         envs.reset(seed=0)
@@ -310,7 +308,7 @@ def test_what_has_killed_the_probe_is_never_run_in_the_caller(what: str) -> None
 
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
-def test_what_kills_the_probe_while_it_is_built_is_an_error_with_its_cause() -> None:
+def test_env_that_kills_the_probe_while_built_is_an_error_with_its_cause() -> None:
     with pytest.raises(mv.errors.WorkerDied, match="exited with code 3"):
         mv.make_vec(Fault, 3, env_kwargs={"what": "exit", "phase": "constructor"})
 
@@ -318,7 +316,7 @@ def test_what_kills_the_probe_while_it_is_built_is_an_error_with_its_cause() -> 
 @pytest.mark.fault("G6")
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("phase", ["reset", "step"])
-def test_what_has_hung_the_probe_is_never_run_in_the_caller(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_that_hangs_the_probe_runs_in_processes(phase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "HOPELESS_S", 0.3)
     with mv.make_vec(
         Fault,
@@ -335,7 +333,7 @@ def test_what_has_hung_the_probe_is_never_run_in_the_caller(phase: str, monkeypa
 
 
 @pytest.mark.usefixtures("cores")
-def test_a_factory_that_cannot_travel_runs_serial() -> None:
+def test_factory_that_cannot_be_pickled_runs_serially() -> None:
     import threading
 
     lock = threading.Lock()
@@ -344,7 +342,7 @@ def test_a_factory_that_cannot_travel_runs_serial() -> None:
 
 
 @pytest.mark.usefixtures("cores")
-def test_the_choice_is_told_in_one_line(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_choice_is_logged_in_one_line(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
     probe(Probe(1e-3, False))
     with caplog.at_level(logging.INFO, logger="multiverse"):
         plan = plan_of(4)
@@ -356,13 +354,13 @@ def test_the_choice_is_told_in_one_line(probe: Any, caplog: pytest.LogCaptureFix
     ("waiting", "executor", "expected"),
     [("auto", "process", "auto"), ("auto", "thread", "park"), ("park", "process", "park"), ("spin", "thread", "spin")],
 )
-def test_threads_park_and_processes_look_unless_told_otherwise(waiting: Any, executor: Any, expected: str) -> None:
+def test_default_waiting_is_park_for_threads_and_auto_for_processes(waiting: Any, executor: Any, expected: str) -> None:
     assert plan_of(2, executor=executor, workers=mv.WorkerOptions(waiting=waiting)).waiting == expected
 
 
 @pytest.mark.parametrize("step_s", [1e-6, 3e-6, 6e-6, 20e-6, 1e-3])
 @pytest.mark.parametrize("cores", [2, 8])
-def test_check_env_suggests_what_auto_takes(cores: int, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_env_suggests_the_choice_of_auto(cores: int, step_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: cores)
     monkeypatch.setattr(choose, "probe_env", lambda *_: choose.Probe(step_s, False))
     taken = [

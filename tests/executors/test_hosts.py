@@ -23,7 +23,7 @@ class Pipe:
 
 
 @pytest.mark.fault("A6")
-def test_the_message_of_an_older_request_is_nobodys() -> None:
+def test_message_of_an_older_request_is_dropped() -> None:
     pipe: Any = Pipe((3, "older"), (4, "its own"), (5, "newer"))
     host = WorkerHost(0, range(1), pipe, None)  # type: ignore[arg-type]
     host.asked, host.flags = 4, lambda: 0

@@ -1,4 +1,4 @@
-"""Starting workers in awkward programs: thousands of open files, children reaped by others, Ctrl-C at any moment."""
+"""Starting workers in unusual programs: thousands of open files, children reaped by others, Ctrl-C at any moment."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def many_open_files() -> Iterator[None]:
 @pytest.mark.usefixtures("many_open_files")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
 @pytest.mark.parametrize("fallback", [False, True])
-def test_workers_start_step_and_end_beside_a_thousand_open_files(
-    method: Any, fallback: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_work_with_a_thousand_open_files(method: Any, fallback: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "has_pidfd", lambda: not fallback)
     fork_server.stop_fork_server()  # the new server gets descriptors with large numbers
     with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method=method)) as envs:
@@ -59,14 +57,14 @@ def test_workers_start_step_and_end_beside_a_thousand_open_files(
 
 
 @pytest.mark.usefixtures("many_open_files")
-def test_the_end_of_a_process_is_seen_beside_a_thousand_open_files() -> None:
+def test_end_of_a_process_is_noticed_with_a_thousand_open_files() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     orphan_guard.wait_for_end(process.pid)
     assert process.wait() == 0
 
 
 # -- children reaped by others ---------------------------------------------------------------------------------
-def test_an_exit_code_that_somebody_else_was_told_is_unknown() -> None:
+def test_exit_code_reaped_elsewhere_is_unknown() -> None:
     process = ForkedProcess(lambda: 3)
     assert os.waitpid(process.pid, 0)[0] == process.pid
     assert process.exit_code(5.0) == UNKNOWN_EXIT
@@ -74,7 +72,7 @@ def test_an_exit_code_that_somebody_else_was_told_is_unknown() -> None:
     process.release()
 
 
-def test_an_exit_code_is_known_where_nobody_else_reaps() -> None:
+def test_exit_code_is_known_if_nothing_else_reaps() -> None:
     process = ForkedProcess(lambda: 3)
     assert process.exit_code(5.0) == 3
     process.release()
@@ -88,7 +86,7 @@ def ignored_children() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ignored_children")
-def test_a_program_that_ignores_its_children_can_fork_workers() -> None:
+def test_program_that_ignores_its_children_can_fork_workers() -> None:
     with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=2, start_method="fork")) as envs:
         envs.reset(seed=0)
         pids = envs.call("process_id")
@@ -97,7 +95,7 @@ def test_a_program_that_ignores_its_children_can_fork_workers() -> None:
 
 
 @pytest.mark.usefixtures("ignored_children")
-def test_a_forked_worker_that_dies_unseen_is_reported_dead() -> None:
+def test_death_of_a_forked_worker_reaped_elsewhere_is_reported() -> None:
     with mv.make_vec(Walk, 2, "process", workers=mv.WorkerOptions(count=1, start_method="fork")) as envs:
         envs.reset(seed=0)
         os.kill(envs.call("process_id")[0], signal.SIGKILL)
@@ -106,7 +104,7 @@ def test_a_forked_worker_that_dies_unseen_is_reported_dead() -> None:
 
 
 @pytest.mark.usefixtures("ignored_children")
-def test_a_child_that_is_gone_before_it_could_be_watched_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_that_ends_before_it_can_be_watched_has_an_unknown_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(pid: int) -> int:
         raise ProcessLookupError
 
@@ -118,7 +116,7 @@ def test_a_child_that_is_gone_before_it_could_be_watched_has_ended(monkeypatch: 
 
 
 @pytest.mark.fault("A12")
-def test_what_an_env_started_ends_though_somebody_else_reaped_its_worker(tmp_path: Path) -> None:
+def test_processes_of_an_env_end_if_its_worker_was_reaped_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "pid"
 
     def start_something() -> int:
@@ -133,7 +131,7 @@ def test_what_an_env_started_ends_though_somebody_else_reaped_its_worker(tmp_pat
     assert still_alive([int(path.read_text())]) == []
 
 
-def test_a_number_that_belongs_to_another_process_by_now_is_left_alone() -> None:
+def test_process_with_a_reused_pid_is_not_killed() -> None:
     other = subprocess.Popen(["sleep", "600"], process_group=0)
     orphan_guard.kill_group_left_by(other.pid)
     assert other.poll() is None
@@ -143,14 +141,14 @@ def test_a_number_that_belongs_to_another_process_by_now_is_left_alone() -> None
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("A14")
-def test_the_terminals_ctrl_c_does_not_reach_the_fork_server() -> None:
+def test_ctrl_c_of_the_terminal_does_not_reach_the_fork_server() -> None:
     fork_server.stop_fork_server()
     server = fork_server.fork_server()
     assert os.getpgid(server.pid) == server.pid != os.getpgid(0)
 
 
 # -- the machine -----------------------------------------------------------------------------------------------
-def test_the_tightest_quota_counts_on_the_way_up_in_v2_and_v1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tightest_quota_of_all_levels_counts_in_v2_and_v1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "outer" / "inner"
     inner.mkdir(parents=True)
     monkeypatch.setattr(machine, "_own_directories", lambda root: [inner, inner.parent, root])
@@ -167,7 +165,7 @@ def test_the_tightest_quota_counts_on_the_way_up_in_v2_and_v1(tmp_path: Path, mo
     assert machine.cpu_quota(tmp_path) == 2.5
 
 
-def test_a_group_of_v1_is_found_among_the_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cgroup_of_v1_is_found_among_the_controllers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["4:memory:/m", "3:cpuset:/s", "2:cpu,cpuacct:/a/b", "0::/"]
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     monkeypatch.setattr(machine, "_lines", lambda path: lines)
@@ -176,14 +174,12 @@ def test_a_group_of_v1_is_found_among_the_controllers(tmp_path: Path, monkeypatc
 
 # -- preflight -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("torch", [SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace()), None])
-def test_a_torch_that_is_only_half_imported_is_no_reason_not_to_fork(
-    torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partly_imported_torch_does_not_prevent_fork(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
     preflight.check_fork("fork")
 
 
-def test_too_few_descriptors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_descriptors_error_lists_what_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "descriptor_limits", lambda: (10, 20))
     monkeypatch.setattr(machine, "open_descriptors", lambda: 7)
     monkeypatch.setattr(preflight, "descriptors_per_worker", lambda: 5)
@@ -193,7 +189,7 @@ def test_too_few_descriptors_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.fault("A17")
-def test_threads_need_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_workers_need_descriptors_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, pair: asked.append(pair))
     monkeypatch.setattr(machine, "open_descriptors", lambda: 7)

@@ -19,27 +19,25 @@ def write(directory: Path, **files: str) -> None:
 @pytest.mark.parametrize(
     ("text", "cores"), [("max 100000", None), ("150000 100000", 1.5), ("50000 100000", 0.5), ("200000", 2.0)]
 )
-def test_a_quota_of_cgroup_v2_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
+def test_quota_of_cgroup_v2_is_read(tmp_path: Path, text: str, cores: float | None) -> None:
     write(tmp_path, cpu__max=text)
     assert machine.cpu_quota(tmp_path) == cores
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("-1", None), ("250000", 2.5)])
-def test_a_quota_of_cgroup_v1_is_read(tmp_path: Path, quota: str, cores: float | None) -> None:
+def test_quota_of_cgroup_v1_is_read(tmp_path: Path, quota: str, cores: float | None) -> None:
     write(tmp_path / "cpu", cpu__cfs_quota_us=quota, cpu__cfs_period_us="100000")
     assert machine.cpu_quota(tmp_path) == cores
 
 
-def test_without_cgroups_there_is_no_quota(tmp_path: Path) -> None:
+def test_machine_without_cgroups_has_no_quota(tmp_path: Path) -> None:
     assert machine.cpu_quota(tmp_path) is None
     assert machine.cpu_quota(tmp_path / "nowhere") is None
     (tmp_path / "cpu.max").write_text("")
     assert machine.cpu_quota(tmp_path) is None
 
 
-def test_what_the_usable_cores_did_is_read_with_what_was_stolen_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_busy_seconds_of_usable_cores_include_stolen_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {1, 3}, raising=False)
     lines = ["cpu  0 0 0 0 0 0 0 0 0 0", "cpu0 900 0 0 0 0 0 0 0 0 0", "cpu1 100 2 30 4000 500 6 7 80 9 9"]
@@ -56,7 +54,7 @@ def nested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return inner, inner.parent
 
 
-def test_the_tightest_quota_counts_wherever_it_is_set(nested: tuple[Path, Path], tmp_path: Path) -> None:
+def test_tightest_quota_of_all_levels_counts(nested: tuple[Path, Path], tmp_path: Path) -> None:
     inner, outer = nested
     write(inner, cpu__max="max 100000")
     write(outer, cpu__max="300000 100000")
@@ -65,7 +63,7 @@ def test_the_tightest_quota_counts_wherever_it_is_set(nested: tuple[Path, Path],
     assert machine.cpu_quota(tmp_path) == 3.0
 
 
-def test_the_tightest_memory_limit_counts(nested: tuple[Path, Path], tmp_path: Path) -> None:
+def test_tightest_memory_limit_counts(nested: tuple[Path, Path], tmp_path: Path) -> None:
     inner, outer = nested
     write(inner, memory__max="max", memory__current="10")
     write(outer, memory__max="1000", memory__current="400")
@@ -76,7 +74,9 @@ def test_the_tightest_memory_limit_counts(nested: tuple[Path, Path], tmp_path: P
     assert machine.memory_available(tmp_path) == 0
 
 
-def test_without_a_limit_the_machines_memory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_memory_limit_uses_its_available_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 12345}))
     write(tmp_path, memory__max="max", memory__current="10")
     assert machine.memory_available(tmp_path) == 12345
@@ -93,7 +93,7 @@ def test_usable_cores_are_the_smaller_of_affinity_and_quota(
     assert machine.usable_cores() == cores
 
 
-def test_its_own_group_and_those_above_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_cgroup_and_its_parents_are_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     monkeypatch.setattr(machine, "_first_line", lambda path: "0::/a/b" if str(path) == "/proc/self/cgroup" else None)
     assert machine._own_directories(tmp_path) == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]

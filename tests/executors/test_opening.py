@@ -55,7 +55,7 @@ def test_opened_envs_that_are_never_bound_leave_no_process(config: Configuration
 
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_worker_killed_before_bind_is_reported_and_nothing_stays(method: Any, on_failure: Any) -> None:
+def test_worker_killed_before_bind_is_reported_and_leaves_nothing(method: Any, on_failure: Any) -> None:
     before = worker_processes()
     policy = FailureOptions(on_failure=on_failure)
     options = VectorOptions(executor="process", workers=mv.WorkerOptions(count=2, start_method=method), failures=policy)

@@ -35,20 +35,20 @@ def needed(workers: int) -> int:
     return machine.open_descriptors() + workers * descriptors_per_worker() + preflight.SPARE_DESCRIPTORS
 
 
-def test_enough_descriptors_are_left_alone(limits: Any) -> None:
+def test_sufficient_descriptor_limit_is_unchanged(limits: Any) -> None:
     asked = limits(needed(4), needed(4))
     preflight.check_descriptors(4)
     assert asked == []
 
 
 @pytest.mark.fault("A17")
-def test_a_low_soft_limit_is_raised(limits: Any) -> None:
+def test_low_soft_descriptor_limit_is_raised(limits: Any) -> None:
     asked = limits(10, 100_000)
     preflight.check_descriptors(4)
     assert asked == [(needed(4), 100_000)]
 
 
-def test_no_hard_limit_is_no_limit(limits: Any) -> None:
+def test_infinite_hard_descriptor_limit_is_accepted(limits: Any) -> None:
     asked = limits(10, resource.RLIM_INFINITY)
     preflight.check_descriptors(4)
     assert len(asked) == 1
@@ -58,7 +58,7 @@ def test_no_hard_limit_is_no_limit(limits: Any) -> None:
 
 
 @pytest.mark.fault("A17")
-def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None:
+def test_low_hard_descriptor_limit_is_refused_with_the_number_needed(limits: Any) -> None:
     asked = limits(10, 20)
     with pytest.raises(mv.errors.PreflightError, match=rf"4 worker processes need {needed(4)} open files.*20"):
         preflight.check_descriptors(4)
@@ -66,7 +66,7 @@ def test_a_low_hard_limit_is_refused_with_the_number_needed(limits: Any) -> None
 
 
 @pytest.mark.fault("A17")
-def test_a_vector_env_refused_for_descriptors_starts_nothing(limits: Any) -> None:
+def test_vector_env_refused_for_descriptors_starts_nothing(limits: Any) -> None:
     limits(10, 20)
     fork_server.stop_fork_server()
     with pytest.raises(mv.errors.PreflightError, match="open files"):
@@ -87,20 +87,20 @@ def test_fork_is_refused_once_cuda_is_in_use(monkeypatch: pytest.MonkeyPatch) ->
     preflight.check_fork("spawn")
 
 
-def test_fork_is_fine_with_torch_on_the_cpu_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fork_is_allowed_with_torch_on_the_cpu_or_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", fake_torch(False))
     preflight.check_fork("fork")
     monkeypatch.delitem(sys.modules, "torch")
     preflight.check_fork("fork")
 
 
-def test_other_platforms_are_told_what_works_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_platform_error_names_what_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "os", SimpleNamespace(name="nt"))
     with pytest.raises(mv.errors.PreflightError, match="executor='thread'"):
         preflight.check_platform()
 
 
-def test_more_workers_than_cores_are_advised_against(
+def test_more_workers_than_cores_give_one_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
@@ -116,7 +116,7 @@ def test_more_workers_than_cores_are_advised_against(
 
 @pytest.mark.fault("A16")
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_factory_that_cannot_travel_is_refused_with_what_to_do(method: Any) -> None:
+def test_unpicklable_factory_is_refused_with_alternatives(method: Any) -> None:
     lock = threading.Lock()
 
     def build() -> Any:
@@ -131,7 +131,7 @@ def test_a_factory_that_cannot_travel_is_refused_with_what_to_do(method: Any) ->
         envs.reset(seed=0)
 
 
-def test_more_workers_than_envs_are_not_started(caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_are_limited_to_the_number_of_envs(caplog: pytest.LogCaptureFixture) -> None:
     with mv.make_vec(Walk, 2, "thread", workers=5) as envs:
         assert envs.plan.workers == 2
     assert any("workers=5 for 2 envs: using 2" in m for m in caplog.messages)

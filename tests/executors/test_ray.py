@@ -32,7 +32,7 @@ PROGRAM_S = 90
 
 @pytest.fixture
 def made() -> Iterator[list[Any]]:
-    """Vector envs that are closed afterwards."""
+    """Vector envs that are closed at the end of the test."""
     vector_envs: list[Any] = []
     yield vector_envs
     for envs in vector_envs:
@@ -53,17 +53,17 @@ def program(text: str, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 # -- losses ------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1")
-def test_an_actor_that_is_killed_is_named(made: list[Any]) -> None:
+def test_killed_actor_is_named(made: list[Any]) -> None:
     envs = make(made, Walk)
     envs.reset(seed=0)
     os.kill(envs.worker_pids[1], signal.SIGKILL)
-    with pytest.raises(mv.errors.WorkerDied, match=r"worker 1 \(envs 2-3\) lost its Ray actor.*during step") as told:
+    with pytest.raises(mv.errors.WorkerDied, match=r"worker 1 \(envs 2-3\) lost its Ray actor.*during step") as caught:
         envs.step(np.zeros(4, np.int64))
-    assert "its node is gone" in str(told.value)
+    assert "its node is gone" in str(caught.value)
 
 
 @pytest.mark.fault("F1")
-def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any]) -> None:
+def test_killed_actor_is_replaced_and_the_others_continue(made: list[Any]) -> None:
     envs = make(made, Walk, on_failure="restart")
     envs.reset(seed=0)
     envs.step(np.ones(4, np.int64))
@@ -76,7 +76,7 @@ def test_an_actor_that_is_killed_is_replaced_and_the_others_go_on(made: list[Any
     assert not envs.step(np.ones(4, np.int64))[3].any()
 
 
-def test_an_id_that_the_program_has_registered_is_known_in_actors(made: list[Any]) -> None:
+def test_id_registered_by_the_program_is_known_in_actors(made: list[Any]) -> None:
     gymnasium.register("of-this-test/Walk-v0", entry_point=Walk)
     try:
         envs = make(made, lambda: gymnasium.make("of-this-test/Walk-v0"), 2, 1)
@@ -85,7 +85,7 @@ def test_an_id_that_the_program_has_registered_is_known_in_actors(made: list[Any
     assert envs.spec.id == "of-this-test/Walk-v0"
 
 
-def test_class_of_the_script_that_it_has_registered_is_known_in_actors() -> None:
+def test_class_registered_by_the_script_is_known_in_actors() -> None:
     done = program(
         """
         import gymnasium, multiverse as mv
@@ -104,24 +104,24 @@ def test_class_of_the_script_that_it_has_registered_is_known_in_actors() -> None
 
 
 @pytest.mark.fault("F1")
-def test_an_actor_that_dies_while_it_builds_is_named(made: list[Any]) -> None:
+def test_actor_that_dies_while_building_is_named(made: list[Any]) -> None:
     with pytest.raises(mv.errors.WorkerDied, match=r"worker \d .*lost its Ray actor.*during start"):
         make(made, Fault, env_kwargs={"what": "kill", "phase": "constructor"})
 
 
 @pytest.mark.fault("F1")
-def test_an_actor_that_hangs_tells_where(made: list[Any]) -> None:
+def test_hanging_actor_reports_where(made: list[Any]) -> None:
     faults = [{"what": "sleep", "at": 2} if i == 3 else {} for i in range(4)]
     envs = make(made, Fault, env_kwargs=faults, timeouts=mv.Timeouts(reply_s=2.0, close_s=0.1))
     envs.reset(seed=0)
     envs.step(np.zeros(4, np.int64))
-    with pytest.raises(mv.errors.ReplyTimeout, match="env 3, step 2, line") as told:
+    with pytest.raises(mv.errors.ReplyTimeout, match="env 3, step 2, line") as caught:
         envs.step(np.zeros(4, np.int64))
-    assert "fault_envs.py" in told.value.stack
+    assert "fault_envs.py" in caught.value.stack
 
 
 @pytest.mark.fault("F1")
-def test_an_env_that_ends_its_program_ends_its_actor(made: list[Any]) -> None:
+def test_env_that_exits_ends_its_actor(made: list[Any]) -> None:
     envs = make(made, Fault, env_kwargs={"what": "system_exit"})
     envs.reset(seed=0)
     with pytest.raises(mv.errors.WorkerDied, match="lost its Ray actor"):
@@ -160,14 +160,14 @@ class Lose(mv.Hook):
 run = mv.train("CartPole-v1", executor="ray", ray_address=cluster.address, workers=3, num_envs=6, env_steps=1_800,
                steps_per_env=50, seed=1, preset=False, evaluate_every=0, evaluation_episodes=1, hooks=[Lose()],
                run_dir=sys.argv[1])
-told = run.summary["failures"]
-print("restarted:", told["worker_restarts"], "lost:", run.summary["lost_steps"], "of", run.summary["env_steps"])
-print("adds up:", told["steps_sent"] == told["steps_used"] + told["steps_discarded"], told["steps_discarded"])
+counts = run.summary["failures"]
+print("restarted:", counts["worker_restarts"], "lost:", run.summary["lost_steps"], "of", run.summary["env_steps"])
+print("adds up:", counts["steps_sent"] == counts["steps_used"] + counts["steps_discarded"], counts["steps_discarded"])
 """
 
 
 @pytest.mark.fault("F1")
-def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
+def test_run_survives_the_loss_of_all_nodes_but_one(tmp_path: Path) -> None:
     """Two of three nodes are killed; their envs continue on the remaining node and share its core."""
     found = program(NODES, str(tmp_path / "run"))
     assert "restarted: 2 lost: 4 of 1800" in found.stdout and "adds up: True 4" in found.stdout, found.stderr[-3000:]
@@ -175,7 +175,7 @@ def test_a_run_survives_losing_all_nodes_but_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F1")
-def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
+def test_worker_of_a_lost_node_moves_to_a_free_node() -> None:
     """Not the caller's own node, which is full: a node that joined meanwhile has free cores."""
     found = program(
         """
@@ -204,7 +204,7 @@ def test_the_worker_of_a_lost_node_goes_where_there_is_room() -> None:
 
 
 @pytest.mark.fault("F1")
-def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another(tmp_path: Path) -> None:
+def test_loss_of_the_own_cluster_ends_the_run_and_the_next_starts_another(tmp_path: Path) -> None:
     found = program(
         """
         import sys, psutil, multiverse as mv
@@ -225,7 +225,7 @@ def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another
                      preset=False, evaluate_every=0, evaluation_episodes=1, checkpoint_every_s=0.0, hooks=[hook],
                      run_dir=sys.argv[1])
         except mv.errors.WorkerDied as error:
-            print("told:", error)
+            print("reported:", error)
         mv.make_vec("CartPole-v1", 2, "ray", workers=1).close()
         print("resumed:", mv.resume(sys.argv[1]).summary["env_steps"])
         """,
@@ -236,33 +236,33 @@ def test_a_cluster_of_our_own_that_is_lost_ends_the_run_and_the_next_has_another
     assert "restart 1 of" not in found.stderr and "CPUs free" not in found.stderr
 
 
-def test_a_late_word_to_stop_ends_no_other_rollout() -> None:
+def test_late_stop_request_does_not_end_another_rollout() -> None:
     actor, words = RayActor(Surroundings.here(), b"no assignment"), private_arrays([control_field(1)])[CONTROL]
     bells = new_doorbell(), new_doorbell()
     mailbox, seen = CallerMailbox(words, 0, bells), WorkerMailbox(words, 0, bells)
     actor._thread.join()
     actor._mailbox = mailbox
-    told = []
+    signals = []
     for before, number, meanwhile in [((), 2, 1), ((), 3, 3), ((5, 4), 5, 4)]:
         for stopped in before:
             actor.stop(stopped)
         actor._begin_rows(mailbox, number)
         actor.stop(meanwhile)
-        told.append(seen.stopping)
+        signals.append(seen.stopping)
     for bell in bells:
         bell.close()
-    assert told == [False, True, True]
+    assert signals == [False, True, True]
 
 
 # -- clusters ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E5")
-def test_a_cluster_that_does_not_answer_is_named_at_once() -> None:
+def test_cluster_that_does_not_answer_is_named_at_once() -> None:
     with pytest.raises(mv.errors.PreflightError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 .*ray start --head"):
         ray_cluster._join("127.0.0.1:1")
 
 
 @pytest.mark.fault("E5")
-def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_auto_address_without_a_cluster_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """First without a cluster, then with a record of a cluster that has ended."""
     services = ray_cluster.ray()._private.services
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -279,7 +279,7 @@ def test_auto_without_a_cluster_is_told_at_once(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.fault("E5")
-def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mismatched_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(**options: Any) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
 
@@ -289,13 +289,13 @@ def test_other_versions_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ray_cluster._join("10.0.0.1:6379")
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_invalid_address_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="host:port"):
         ray_cluster._join("somewhere")
 
 
 @pytest.mark.fault("E5")
-def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any]) -> None:
+def test_second_cluster_in_one_program_is_refused(made: list[Any]) -> None:
     make(made, Walk, 2, 1)
     with pytest.raises(mv.errors.InvalidRequest, match="already connected to the Ray cluster at "):
         make(made, Walk, 2, 1, executor=mv.RayOptions(address="10.0.0.1:6379"))
@@ -303,14 +303,14 @@ def test_another_cluster_than_the_one_this_program_has_is_refused(made: list[Any
 
 @pytest.mark.fault("F1")
 @pytest.mark.parametrize("kind", ["CPU", "GPU"])
-def test_more_than_the_cluster_has_is_refused(made: list[Any], kind: str) -> None:
+def test_more_resources_than_the_cluster_has_are_refused(made: list[Any], kind: str) -> None:
     with pytest.raises(
         mv.errors.PreflightError, match=rf"2 workers with 1000 {kind}s each need 2000, .* has \d+: use fewer"
     ):
         make(made, Walk, executor=mv.RayOptions(**{f"{kind.lower()}s_per_worker": 1000}))
 
 
-def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> None:
+def test_workers_of_the_own_cluster_share_cores_unless_each_needs_several() -> None:
     ray_cluster.connect(RayOptions())
     ray_cluster.check(1000, RayOptions())
     cores = machine.usable_cores()
@@ -318,19 +318,19 @@ def test_of_our_own_cluster_workers_share_cores_unless_each_wants_several() -> N
 
 
 @pytest.mark.parametrize("options", [RayOptions(address="10.0.0.1:6379"), RayOptions(cpus_per_worker=2.0)])
-def test_options_of_ray_are_refused_with_other_executors(options: RayOptions) -> None:
+def test_ray_options_are_refused_with_other_executors(options: RayOptions) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="only for executor='ray'"):
         open_envs(Walk, 2, VectorOptions(executor="serial", ray=options))
 
 
 @pytest.mark.parametrize("cpus", [-1, float("nan"), True, "two"])
-def test_cpus_that_are_no_number_are_refused(cpus: Any) -> None:
+def test_invalid_cpus_per_worker_are_refused(cpus: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="cpus_per_worker"):
         mv.make_vec(Walk, 2, mv.RayOptions(cpus_per_worker=cpus))
 
 
 @pytest.mark.fault("E5")
-def test_a_cluster_that_the_program_started_is_used_and_stays() -> None:
+def test_cluster_started_by_the_program_is_used_and_kept() -> None:
     found = program(
         """
         import signal
@@ -349,7 +349,7 @@ def test_a_cluster_that_the_program_started_is_used_and_stays() -> None:
 
 
 @pytest.mark.fault("E5")
-def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program() -> None:
+def test_own_cluster_is_local_and_ends_with_the_program() -> None:
     found = program(
         """
         import psutil, signal, multiverse as mv
@@ -368,7 +368,7 @@ def test_a_cluster_of_our_own_is_on_this_machine_only_and_ends_with_the_program(
 
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize("handled", [True, False])
-def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled: bool) -> None:
+def test_sigterm_while_ray_starts_ends_the_program(handled: bool) -> None:
     found = program(
         f"""
         import signal, sys
@@ -390,7 +390,7 @@ def test_sigterm_while_ray_starts_ends_the_program_as_at_any_other_time(handled:
 
 
 @pytest.mark.fault("F1")
-def test_cluster_outlives_the_thread_that_has_asked_for_it() -> None:
+def test_own_cluster_outlives_the_thread_that_started_it() -> None:
     found = program(
         """
         import threading, gymnasium as gym, multiverse as mv
@@ -412,7 +412,7 @@ def test_cluster_outlives_the_thread_that_has_asked_for_it() -> None:
 
 
 @pytest.mark.fault("E5")
-def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
+def test_failed_cluster_start_is_reported_and_leaves_nothing() -> None:
     found = program(
         """
         import psutil, ray, multiverse as mv
@@ -422,17 +422,17 @@ def test_a_cluster_that_fails_to_start_is_told_and_leaves_nothing() -> None:
         try:
             mv.make_vec("CartPole-v1", 2, "ray", workers=1)
         except mv.errors.PreflightError as error:
-            print("told:", error)
+            print("reported:", error)
         _, left = psutil.wait_procs(psutil.Process().children(recursive=True), 10)
         print("left:", [process.name() for process in left], ray.is_initialized())
         """
     )
-    assert "told: no Ray cluster could be started here: The current node timed out" in found.stdout, found.stderr
+    assert "reported: no Ray cluster could be started here: The current node timed out" in found.stdout, found.stderr
     assert "left: [] False" in found.stdout
 
 
 @pytest.mark.fault("E5")
-def test_a_cluster_of_our_own_stays_here_also_where_ray_was_imported_before() -> None:
+def test_own_cluster_is_local_if_ray_was_imported_before() -> None:
     found = program(
         """
         import ray, multiverse as mv
@@ -444,7 +444,7 @@ def test_a_cluster_of_our_own_stays_here_also_where_ray_was_imported_before() ->
 
 
 @pytest.mark.fault("E5")
-def test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined() -> None:
+def test_envs_after_ray_shutdown_are_lost_and_no_other_cluster_is_joined() -> None:
     found = program(
         """
         import numpy as np, ray, multiverse as mv
@@ -454,7 +454,7 @@ def test_after_a_shutdown_envs_are_lost_and_no_other_cluster_is_joined() -> None
         try:
             envs.step(np.zeros(2, np.int64))
         except mv.errors.WorkerDied as error:
-            print("told:", error)
+            print("reported:", error)
         envs.close()
         print("connected:", ray.is_initialized())
         """
@@ -473,7 +473,7 @@ def alive(pid: int) -> bool:
     return bool(left)
 
 
-def test_without_ray_it_says_what_to_install() -> None:
+def test_missing_ray_is_reported_with_the_install_command() -> None:
     found = program(
         """
         import importlib.util, multiverse as mv
@@ -488,7 +488,7 @@ def test_without_ray_it_says_what_to_install() -> None:
     assert "pip install 'multiverse[ray]'" in found.stdout, found.stderr
 
 
-def test_the_callers_own_modules_go_along_by_value(tmp_path: Path) -> None:
+def test_modules_of_the_caller_are_pickled_by_value(tmp_path: Path) -> None:
     """Other nodes cannot import these classes, so they are sent by value."""
     (tmp_path / "my_envs.py").write_text(
         "import gymnasium\n\n\nclass Mine(gymnasium.Wrapper):\n"

@@ -23,7 +23,7 @@ from tests.fault_envs import Gate, Gated
 
 
 @pytest.mark.parametrize(("num_envs", "parts"), [(8, 2), (5, 3), (7, 7), (10, 4), (1, 1), (3, 2)])
-def test_shares_are_contiguous_and_differ_by_one_at_most(num_envs: int, parts: int) -> None:
+def test_ranges_are_contiguous_and_differ_by_at_most_one(num_envs: int, parts: int) -> None:
     shares = ranges(num_envs, parts)
     assert [i for share in shares for i in share] == list(range(num_envs))
     sizes = [len(share) for share in shares]
@@ -32,9 +32,7 @@ def test_shares_are_contiguous_and_differ_by_one_at_most(num_envs: int, parts: i
 
 
 @pytest.mark.parametrize("executor", ["process", "thread"])
-def test_a_start_that_takes_long_shows_its_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any
-) -> None:
+def test_slow_start_logs_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Any) -> None:
     gate = Gate(tmp_path / "gate")
     said: list[str] = []
     opener = threading.Thread(target=lambda: (gate.wait_for_arrival(), gate.open()))
@@ -59,7 +57,7 @@ def test_a_start_that_takes_long_shows_its_progress(
 
 
 @pytest.mark.parametrize("executor", ["auto", "process", "serial"])
-def test_a_human_window_means_serial_and_says_so(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_human_window_selects_serial_with_a_log_line(executor: Any, caplog: pytest.LogCaptureFixture) -> None:
     with mv.make_vec(Window, 3, executor, render_mode="human") as envs:
         assert envs.plan.executor == "serial"
         assert executor == "serial" or "window" in envs.plan.why
@@ -69,12 +67,12 @@ def test_a_human_window_means_serial_and_says_so(executor: Any, caplog: pytest.L
     assert any("running serial" in m for m in caplog.messages) == (executor != "serial")
 
 
-def test_a_window_asked_for_by_keyword_means_serial_too() -> None:
+def test_human_window_by_keyword_selects_serial() -> None:
     with mv.make_vec(Window, 2, "process", env_kwargs={"render_mode": "human"}) as envs:
         assert envs.plan.executor == "serial"
 
 
-def test_frames_can_be_asked_of_every_env_in_any_executor() -> None:
+def test_rgb_frames_work_in_process_workers() -> None:
     with mv.make_vec(Window, 2, "process", workers=1, render_mode="rgb_array") as envs:
         assert envs.plan.executor == "process"
         assert envs.get_attr("render_mode") == ("rgb_array",) * 2
@@ -84,7 +82,7 @@ def test_frames_can_be_asked_of_every_env_in_any_executor() -> None:
     ("cores", "workers"),
     [(1, (1, 1, 1)), (3, (3, 3, 2)), (4, (4, 3, 3)), (5, (5, 4, 4)), (6, (6, 6, 5)), (16, (6, 6, 5))],
 )
-def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_callers(
+def test_default_worker_count_leaves_one_core_to_the_caller_from_four_cores(
     cores: int, workers: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With six envs: with six cores or more, each env has its own core."""
@@ -95,8 +93,8 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
     assert tuple(plan.workers for plan in plans) == workers
     said = [f"one of the {cores} cores is the caller's" in str(plan) for plan in plans]
     assert said == [False, cores in (4, 5), False]
-    told = decide("process", recipes, mv.WorkerOptions(count=6))
-    assert told.workers == 6 and told.why == "as requested"
+    result = decide("process", recipes, mv.WorkerOptions(count=6))
+    assert result.workers == 6 and result.why == "as requested"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_workers_are_as_many_as_the_cores_of_which_from_four_on_one_is_the_calle
         ("thread", 2, [False] * 2),
     ],
 )
-def test_workers_stay_awake_on_the_cores_beside_the_callers(
+def test_workers_stay_awake_on_cores_beside_that_of_the_caller(
     executor: Any, workers: int, awake: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Told(Exception):
@@ -120,12 +118,12 @@ def test_workers_stay_awake_on_the_cores_beside_the_callers(
 
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     monkeypatch.setattr(startup, "OpenedEnvs", tell)
-    with pytest.raises(Told) as told:
+    with pytest.raises(Told) as caught:
         mv.make_vec(Walk, 8, executor, workers=workers)
-    assert told.value.args == (awake,)
+    assert caught.value.args == (awake,)
 
 
-def test_a_restartable_vector_env_leaves_the_caller_a_core_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restartable_vector_env_leaves_a_core_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     with mv.make_vec(Walk, 5, on_failure="restart") as envs:
         assert len(envs.worker_pids) == envs.plan.workers == 3
@@ -142,7 +140,7 @@ def test_no_internet_socket_is_opened() -> None:
             assert [c for c in psutil.Process(pid).net_connections() if c.family.name != "AF_UNIX"] == []
 
 
-def test_an_env_may_start_processes_of_its_own() -> None:
+def test_env_can_start_processes() -> None:
     """Workers are not daemonic."""
 
     class Starts(Walk):
@@ -178,7 +176,7 @@ with mv.make_vec(WritesToStandardStreams, 2, sys.argv[1], workers=1) as envs:
 @pytest.mark.fault("A17")
 @pytest.mark.parametrize("executor", ["process", "hybrid"])
 @pytest.mark.parametrize("closed", ["1", "2", "0 1 2"])
-def test_what_envs_write_to_closed_standard_streams_goes_to_the_null_device(executor: str, closed: str) -> None:
+def test_output_of_envs_to_closed_streams_goes_to_the_null_device(executor: str, closed: str) -> None:
     close = " ".join(f"{descriptor}>&-" for descriptor in closed.split())
     program = [sys.executable, "-c", PROGRAM_WITH_CLOSED_STREAMS, executor, *closed.split()]
     run = subprocess.run(["sh", "-c", f'exec "$@" {close}', "sh", *program], cwd=Path(__file__).parents[2], timeout=60)

@@ -40,7 +40,7 @@ class Range:
 
 @pytest.mark.parametrize("space", [BOX, MANY], ids=["few", "many"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_number_that_is_none_is_seen_wherever_it_stands(space: spaces.Box, value: float) -> None:
+def test_non_finite_observation_is_found_in_every_row_and_column(space: spaces.Box, value: float) -> None:
     for row in range(3):
         for column in (0, space.shape[0] - 1):
             envs = Range(space)
@@ -52,41 +52,41 @@ def test_a_number_that_is_none_is_seen_wherever_it_stands(space: spaces.Box, val
             assert f"the observation is {value}" in str(error) and f"at index {column}" in str(error)
 
 
-def test_rows_of_other_ranges_are_nobodys_business_here() -> None:
+def test_rows_of_other_ranges_are_ignored() -> None:
     envs = Range(BOX)
     envs.views[(SINGLE_AGENT, OBSERVATIONS)][[0, 4]] = np.nan
     assert not envs.guard.suspicious()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_reward_that_is_no_number_is_seen(value: float) -> None:
+def test_non_finite_reward_is_found(value: float) -> None:
     envs = Range(BOX)
     envs.own.rewards[2] = value
     assert envs.guard.suspicious()
     assert {i: str(error) for i, error in envs.guard.bad_rows(range(3)).items()} == {2: f"the reward is {value}"}
 
 
-def test_rewards_whose_sum_overflows_are_looked_at_and_found_to_be_fine() -> None:
+def test_rewards_whose_sum_overflows_are_checked_and_accepted() -> None:
     envs = Range(BOX)
     envs.own.rewards[...] = 1.7e308
     assert envs.guard.suspicious()
     assert envs.guard.bad_rows(range(3)) == {}
 
 
-def test_the_largest_numbers_of_a_type_are_numbers() -> None:
+def test_largest_finite_values_are_accepted() -> None:
     envs = Range(BOX)
     envs.rows()[:, 1] = np.finfo(np.float32).max
     assert not envs.guard.suspicious()
 
 
-def test_a_negative_zero_is_inside_a_box_that_begins_at_zero() -> None:
+def test_negative_zero_is_inside_a_box_that_starts_at_zero() -> None:
     envs = Range(spaces.Box(0.0, 1.0, (2,), np.float32))
     envs.rows()[...] = -0.0
     assert not envs.guard.suspicious()
     assert envs.guard.rows_outside() == []
 
 
-def test_outside_its_bounds_is_counted_every_time_and_told_once() -> None:
+def test_out_of_bounds_values_are_counted_each_time_and_reported_once() -> None:
     envs = Range(BOX)
     envs.rows()[1, 0] = 1.5
     for _ in range(3):
@@ -109,7 +109,7 @@ def test_outside_its_bounds_is_counted_every_time_and_told_once() -> None:
     ],
     ids=str,
 )
-def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, inside: Any) -> None:
+def test_integers_outside_their_space_are_found(space: Any, value: Any, inside: Any) -> None:
     envs = Range(space)
     envs.rows()[...] = inside
     assert not envs.guard.suspicious()
@@ -124,7 +124,7 @@ def test_whole_numbers_outside_their_space_are_seen_too(space: Any, value: Any, 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("high", [1.0, np.inf])
-def test_a_single_number_that_is_none_is_seen_at_an_episodes_end(value: float, high: float) -> None:
+def test_non_finite_scalar_observation_is_found_at_episode_end(value: float, high: float) -> None:
     envs = Range(spaces.Box(-high, high, (1,), np.float32))
     envs.rows()[0] = np.finfo(np.float32).max if high == np.inf else high
     envs.guard.check_end(0)
@@ -134,14 +134,14 @@ def test_a_single_number_that_is_none_is_seen_at_an_episodes_end(value: float, h
         envs.guard.check_end(0)
 
 
-def test_bytes_that_use_their_whole_range_cost_nothing() -> None:
+def test_bytes_over_their_whole_range_are_accepted_at_once() -> None:
     envs = Range(spaces.Box(0, 255, (4,), np.uint8))
     envs.rows()[...] = np.random.default_rng(0).integers(0, 256, (3, 4))
     assert not envs.guard.suspicious()
     assert envs.guard.rows_outside() == []
 
 
-def test_a_nested_observation_is_named_by_its_place() -> None:
+def test_nested_observation_is_named_by_its_path() -> None:
     envs = Range(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (2, 2), np.float64)}))
     envs.rows("b")[2, 1, 0] = np.nan
     assert envs.guard.suspicious()
@@ -149,7 +149,7 @@ def test_a_nested_observation_is_named_by_its_place() -> None:
         envs.guard.check_end(2)
 
 
-def test_clipping_puts_every_number_at_the_nearest_that_its_space_allows() -> None:
+def test_clipping_uses_the_nearest_allowed_value() -> None:
     envs = Range(BOX, "clip")
     envs.rows()[...] = [[np.nan, np.inf], [7.0, -np.inf], [0.5, 3.0]]
     envs.own.rewards[...] = [np.inf, 2.0, np.nan]
@@ -162,14 +162,14 @@ def test_clipping_puts_every_number_at_the_nearest_that_its_space_allows() -> No
     assert not envs.guard.suspicious()
 
 
-def test_a_nan_is_clipped_into_a_box_without_zero() -> None:
+def test_nan_is_clipped_into_a_box_without_zero() -> None:
     envs = Range(spaces.Box(2.0, 3.0, (1,), np.float64), "clip")
     envs.rows()[...] = np.nan
     envs.guard.check_start(0)
     assert envs.rows()[0, 0] == 2.0
 
 
-def test_a_first_observation_is_judged_without_the_reward_of_the_episode_before() -> None:
+def test_first_observation_is_checked_without_the_previous_reward() -> None:
     envs = Range(BOX)
     envs.own.rewards[0] = np.nan
     envs.guard.check_start(0)
@@ -181,7 +181,7 @@ def test_a_first_observation_is_judged_without_the_reward_of_the_episode_before(
 
 @pytest.mark.fault("B1", "B2")
 @pytest.mark.parametrize("size", [1, 2, FEW_NUMBERS])
-def test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it(size: int) -> None:
+def test_float64_beyond_float32_is_bad_only_for_float32_learners(size: int) -> None:
     space = spaces.Box(-np.inf, np.inf, (size,), np.float64)
     for float32 in (False, True):
         envs = Range(space, float32=float32)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.contract.conftest import gate, make, nothing_left_behind  # noqa: F401
 
-Told = Callable[[], list[str]]
+LoggedWarnings = Callable[[], list[str]]
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
+def logged_warnings(caplog: pytest.LogCaptureFixture) -> LoggedWarnings:
     """Return the warnings logged so far, without those about a slow machine: progress, and more workers than cores."""
     caplog.set_level(logging.WARNING, "multiverse")
     return lambda: [m for m in caplog.messages if not m.startswith("starting: ") and "usable core" not in m]

@@ -1,4 +1,4 @@
-"""The page of promises and the marks on tests, as data: what each row promises to be proven by, and what proves it."""
+"""The page of promises and the marks on tests, as data: the tests that each row lists, and the rows of each test."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows_on_the_page(text: str | None = None) -> dict[str, list[str]]:
 
 
 def overview_of_the_page(text: str | None = None) -> list[str]:
-    """The rows of the table below `## Overview`: each leads to its part of the page, and none of its cells is empty."""
+    """The rows of the table below `## Overview`: each links to its part of the page, and none of its cells is empty."""
     rows: list[str] = []
     inside = False
     for line in _lines(text):
@@ -67,13 +67,13 @@ def overview_of_the_page(text: str | None = None) -> list[str]:
 
 
 def named_on_the_page(text: str | None = None) -> set[str]:
-    """Every test that the page names, in a list or not."""
+    """Every test that the page names, in a list or elsewhere."""
     return set(_TEST.findall(PAGE.read_text() if text is None else text))
 
 
 @functools.cache
 def marked_tests() -> dict[str, tuple[str, ...]]:
-    """Test → the rows of its `@pytest.mark.fault(...)`, read from the source: nothing is imported."""
+    """Test → the rows of its `@pytest.mark.fault(...)`, read from the source without importing it."""
     return {name: rows for path in sorted(TESTS.rglob("test_*.py")) for name, rows in _marks_in(path)}
 
 
@@ -86,7 +86,7 @@ def _lines(text: str | None) -> list[str]:
 
 
 def _heading(line: str, letter: str) -> str:
-    """The letter of the section that goes on, or begins, with this heading."""
+    """Return the letter of the section that continues, or begins, with this heading."""
     if line.startswith("###"):
         return letter
     section = _SECTION.fullmatch(line)

@@ -1,4 +1,4 @@
-"""What `make test-faults` runs: `-p tests.faults.selection -m fault`. Every marked test, in every configuration."""
+"""The tests of `make test-faults` (`-p tests.faults.selection -m fault`): every marked test, in every configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows A6, F2: late replies are counted and go to nobody else; every step sent is used or discarded in the end."""
+"""Rows A6, F2: late replies are counted and reach no other call; every step sent is used or discarded."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ def assert_balanced(failures: mv.Failures, under_way: int = 0) -> None:
 
 @pytest.mark.fault("A6", "F2")
 @with_any_worker
-def test_a_late_reply_that_is_received_is_counted_and_its_steps_are_used(
-    make: Make, config: Configuration, gate: Gate
-) -> None:
+def test_received_late_reply_is_counted_and_its_steps_are_used(make: Make, config: Configuration, gate: Gate) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 2)
     envs = late(make, config, gate)
@@ -64,7 +62,7 @@ def test_a_late_reply_that_is_received_is_counted_and_its_steps_are_used(
 
 @pytest.mark.fault("A6", "F2")
 @with_workers
-def test_a_late_reply_that_a_reset_forgets_is_counted_and_its_steps_are_discarded(
+def test_late_reply_discarded_by_a_reset_is_counted_with_its_steps(
     make: Make, config: Configuration, gate: Gate
 ) -> None:
     n = config.num_envs
@@ -79,7 +77,7 @@ def test_a_late_reply_that_a_reset_forgets_is_counted_and_its_steps_are_discarde
 
 @pytest.mark.fault("A6")
 @with_workers
-def test_a_late_reply_to_a_call_is_given_to_no_other_call(make: Make, config: Configuration, gate: Gate) -> None:
+def test_late_reply_to_a_call_is_given_to_no_other_call(make: Make, config: Configuration, gate: Gate) -> None:
     last = config.num_envs - 1
     envs = make(
         Gated, env_kwargs=[{}] * last + [{"gate": str(gate), "phase": "method"}], timeouts=mv.Timeouts(reply_s=SHORT_S)
@@ -97,8 +95,8 @@ def test_a_late_reply_to_a_call_is_given_to_no_other_call(make: Make, config: Co
 
 @pytest.mark.fault("A6", "A3")
 @pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)
-def test_with_restart_a_late_reply_dies_with_its_worker(make: Make, config: Configuration) -> None:
-    """A worker that was only stopped would answer later; it is killed, and nothing of it is ever delivered."""
+def test_late_reply_of_a_replaced_worker_is_never_delivered(make: Make, config: Configuration) -> None:
+    """A worker that was only stopped would answer later; it is killed, and none of its results is delivered."""
     n, lost = config.num_envs, list(config.last_range)
     envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=SHORT_S))
     before, _ = envs.reset(seed=7)
@@ -116,7 +114,7 @@ def test_with_restart_a_late_reply_dies_with_its_worker(make: Make, config: Conf
 
 @pytest.mark.fault("F2")
 @everywhere
-def test_sent_is_used_plus_discarded_through_everything_that_can_happen(make: Make, config: Configuration) -> None:
+def test_steps_sent_equal_used_plus_discarded_after_every_kind_of_event(make: Make, config: Configuration) -> None:
     n = config.num_envs
     fails = {"what": "raise", "at": 6}
     envs = make(Fault, env_kwargs=[{}] * (n - 1) + [fails], on_failure="restart", autoreset="same_step")
@@ -150,7 +148,7 @@ def test_sent_is_used_plus_discarded_through_everything_that_can_happen(make: Ma
 @pytest.mark.fault("F2")
 @everywhere
 @pytest.mark.parametrize("how", ["step", "send"])
-def test_a_step_that_failed_was_sent_and_is_discarded(make: Make, config: Configuration, how: str) -> None:
+def test_failed_step_is_counted_as_sent_and_discarded(make: Make, config: Configuration, how: str) -> None:
     n = config.num_envs
     envs = make(Fault, env_kwargs=[{}] * (n - 1) + [{"what": "raise", "at": 2}])
     envs.reset(seed=7)
@@ -167,8 +165,8 @@ def test_a_step_that_failed_was_sent_and_is_discarded(make: Make, config: Config
 
 @pytest.mark.fault("F2")
 @with_workers
-def test_a_straggler_is_left_under_way_and_not_dropped(make: Make, config: Configuration, gate: Gate) -> None:
-    """The quick ones are received first; the slow one's steps arrive later, whole, and are counted as used."""
+def test_slow_worker_stays_pending_and_its_steps_are_used(make: Make, config: Configuration, gate: Gate) -> None:
+    """The quick ones are received first; the slow one's steps arrive later, complete, and are counted as used."""
     n, slow = config.num_envs, config.last_range
     expected = lock_step(make(Walk), 1)
     envs = make(Gated, env_kwargs=[{}] * (n - 1) + [{"gate": str(gate)}])

@@ -1,6 +1,6 @@
-"""Rows B1 and B2: what nobody can learn from is raised, truncated or clipped, as asked, and never passed on in silence.
+"""Rows B1 and B2: values that cannot be learned from are raised, truncated or clipped, as configured.
 
-The last env returns one bad value in its third step; everybody else goes on as serial envs without faults do.
+The last env returns one bad value in its third step; the others continue as serial envs without faults.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ SAID = {
     "text_reward": "the reward is 'much', which is not a number",
 }
 NOT_FINITE = ["nan_observation", "inf_observation", "huge_observation", "nan_reward", "inf_reward"]
-UNUSABLE = ["wide_observation", "text_observation", "text_reward"]  # no number to clip or to let pass
+UNUSABLE = ["wide_observation", "text_observation", "text_reward"]  # not a number that could be clipped or passed on
 CLIPPED = {"nan_observation": 0.0, "inf_observation": LOW, "huge_observation": HIGH}
 AUTORESETS = ["next_step", "same_step", "disabled"]
 OTHERS = [THREAD, HYBRID, FORK, SPAWN]
 
 
 def cases(kinds: list[str], autoresets: list[str] = AUTORESETS) -> Any:
-    """Every kind and autoreset mode in the caller and in worker processes; one of them everywhere else."""
+    """Every kind of value and autoreset mode in the caller and in worker processes; one of them in other executors."""
     full = itertools.product([SERIAL, FORKSERVER], kinds, autoresets)
     smoke = ((config, kinds[0], "next_step") for config in OTHERS)
     return pytest.mark.parametrize(("config", "what", "autoreset"), [*full, *smoke], ids=str)
 
 
 def spoiled(make: Make, config: Configuration, what: str, autoreset: str, **options: Any) -> Any:
-    """A vector env whose last env is about to return something bad: two good steps are done."""
+    """A vector env after two good steps, whose last env returns something bad in the next."""
     kwargs = [{"box": (LOW, HIGH)}] * (config.num_envs - 1) + [{"box": (LOW, HIGH), "what": what, "at": AT}]
     envs = make(Nested, env_kwargs=kwargs, autoreset=autoreset, **options)
     envs.reset(seed=SEED)
@@ -58,7 +58,7 @@ def spoiled(make: Make, config: Configuration, what: str, autoreset: str, **opti
 
 
 def without_faults(config: Configuration, steps: int, autoreset: str = "next_step") -> list[Any]:
-    """What serial envs without faults return."""
+    """Return the results of serial envs without faults."""
     with SERIAL.make(Nested, config.num_envs, env_kwargs={"box": (LOW, HIGH)}, autoreset=autoreset) as envs:
         envs.reset(seed=SEED)
         return [envs.step(actions(range(config.num_envs), k)) for k in range(steps)]
@@ -80,7 +80,7 @@ def observation_of(observations: Any, i: int) -> list[Any]:
 
 @pytest.mark.fault("B1", "B2")
 @cases([*NOT_FINITE, *UNUSABLE])
-def test_raise_names_the_env_the_place_the_value_and_what_reproduces_it(
+def test_raise_mode_names_env_path_value_and_reproduction(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
     envs, last = spoiled(make, config, what, autoreset), config.num_envs - 1
@@ -97,7 +97,7 @@ def test_raise_names_the_env_the_place_the_value_and_what_reproduces_it(
 
 @pytest.mark.fault("B1", "B2")
 @cases([*NOT_FINITE, *UNUSABLE])
-def test_truncate_ends_the_episode_without_the_bad_step(
+def test_truncate_mode_ends_the_episode_without_the_bad_step(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
     envs, last = (
@@ -122,7 +122,7 @@ def test_truncate_ends_the_episode_without_the_bad_step(
 
 
 def observation_of_one(observation: Any) -> list[Any]:
-    """As a batch has it. Discrete ones are the ints that an env returns, as in Gymnasium's own vector envs."""
+    """The observation as in a batch. Discrete ones are the ints that an env returns, as in Gymnasium."""
     parts = [observation["mode"], *observation["body"]]
     assert type(parts[0]) is int
     return [np.int64(part) if type(part) is int else part for part in parts]
@@ -130,9 +130,7 @@ def observation_of_one(observation: Any) -> list[Any]:
 
 @pytest.mark.fault("B1", "B2")
 @cases(NOT_FINITE)
-def test_clip_puts_it_at_the_nearest_number_that_is_one(
-    make: Make, config: Configuration, what: str, autoreset: str
-) -> None:
+def test_clip_mode_uses_the_nearest_valid_value(make: Make, config: Configuration, what: str, autoreset: str) -> None:
     envs, last = (
         spoiled(make, config, what, autoreset, on_failure=mv.FailureOptions(on_bad_value="clip")),
         config.num_envs - 1,
@@ -155,7 +153,7 @@ def test_clip_puts_it_at_the_nearest_number_that_is_one(
 @pytest.mark.parametrize(
     ("config", "what"), [*itertools.product([SERIAL, FORKSERVER], UNUSABLE), (THREAD, UNUSABLE[0])]
 )
-def test_what_is_no_number_of_its_space_is_an_error_where_there_is_nothing_to_clip(
+def test_unclippable_value_is_an_error_in_clip_and_off_mode(
     make: Make, config: Configuration, what: str, mode: Any
 ) -> None:
     envs = spoiled(make, config, what, "next_step", on_failure=mv.FailureOptions(on_bad_value=mode))
@@ -165,7 +163,7 @@ def test_what_is_no_number_of_its_space_is_an_error_where_there_is_nothing_to_cl
 
 @pytest.mark.fault("B1", "B2")
 @cases(NOT_FINITE, ["next_step"])
-def test_off_looks_at_nothing(make: Make, config: Configuration, what: str, autoreset: str) -> None:
+def test_off_mode_checks_nothing(make: Make, config: Configuration, what: str, autoreset: str) -> None:
     envs, last = (
         spoiled(make, config, what, autoreset, on_failure=mv.FailureOptions(on_bad_value="off")),
         config.num_envs - 1,
@@ -177,7 +175,7 @@ def test_off_looks_at_nothing(make: Make, config: Configuration, what: str, auto
 
 @pytest.mark.fault("B1", "B4")
 @cases(["nan_observation", "wide_observation", "inf_reward"])
-def test_with_restart_a_bad_value_is_a_failure_like_any_other(
+def test_bad_value_with_restart_is_treated_as_a_failure(
     make: Make, config: Configuration, what: str, autoreset: str
 ) -> None:
     envs, last = spoiled(make, config, what, autoreset, on_failure="restart"), config.num_envs - 1
@@ -199,9 +197,7 @@ places = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SP
 
 @pytest.mark.fault("B1")
 @places
-def test_an_episodes_last_observation_is_looked_at_before_the_next_one_takes_its_row(
-    make: Make, config: Configuration
-) -> None:
+def test_final_observation_is_checked_before_the_next_reset_overwrites_it(make: Make, config: Configuration) -> None:
     last, length = config.num_envs - 1, 2
     kwargs = [{"length": length}] * last + [{"length": length, "what": "nan_observation", "at": length}]
     envs = make(Fault, env_kwargs=kwargs, autoreset="same_step")
@@ -214,7 +210,7 @@ def test_an_episodes_last_observation_is_looked_at_before_the_next_one_takes_its
 
 @pytest.mark.fault("B1")
 @places
-def test_an_episodes_last_observation_is_clipped_too(make: Make, config: Configuration) -> None:
+def test_final_observation_is_clipped(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     box = {"length": 1, "box": (LOW, HIGH)}
     envs = make(
@@ -231,7 +227,7 @@ def test_an_episodes_last_observation_is_clipped_too(make: Make, config: Configu
 
 @pytest.mark.fault("B1")
 @places
-def test_the_observation_of_a_reset_is_looked_at_too(make: Make, config: Configuration) -> None:
+def test_observation_of_a_reset_is_checked(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=[{}] * last + [{"what": "nan_observation", "phase": "reset"}])
     with pytest.raises(mv.errors.EnvFailed, match="the observation is nan at index 1") as caught:
@@ -245,9 +241,7 @@ def test_the_observation_of_a_reset_is_looked_at_too(make: Make, config: Configu
 @pytest.mark.fault("B1")
 @places
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_the_observation_of_an_automatic_reset_is_looked_at_too(
-    make: Make, config: Configuration, autoreset: str
-) -> None:
+def test_observation_of_an_automatic_reset_is_checked(make: Make, config: Configuration, autoreset: str) -> None:
     last = config.num_envs - 1
     kwargs = [{"length": 1}] * last + [{"length": 1, "what": "nan_observation", "phase": "reset", "at": 2}]
     envs = make(Fault, env_kwargs=kwargs, autoreset=autoreset)
@@ -263,7 +257,7 @@ def test_the_observation_of_an_automatic_reset_is_looked_at_too(
 @pytest.mark.parametrize("what", ["nan_observation", "inf_observation", "nan_reward"])
 @pytest.mark.parametrize("side", [1, 100])
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_small_and_large_observations_that_are_one_array_are_looked_at_alike(
+def test_small_and_large_observations_are_checked_alike(
     make: Make, config: Configuration, what: str, side: int
 ) -> None:
     envs = make(SquareObservation, env_kwargs=[{"side": side}] * (config.num_envs - 1) + [{"side": side, "what": what}])
@@ -287,11 +281,9 @@ def test_every_env_with_a_bad_value_is_named(make: Make, config: Configuration) 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("mode", ["raise", "truncate", "clip", "off"])
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_good_values_are_the_same_in_every_mode_casts_of_the_same_kind_included(
-    make: Make, config: Configuration, mode: Any
-) -> None:
+def test_valid_values_are_equal_in_every_mode(make: Make, config: Configuration, mode: Any) -> None:
     class WholeNumbers(Walk):
-        """Integers and float64 for a float32 space."""
+        """Env that returns integers and float64 for a float32 space."""
 
         def _observe(self) -> Any:
             return super()._observe().astype(np.int64 if self.steps % 2 else np.float64)
@@ -309,7 +301,7 @@ def test_good_values_are_the_same_in_every_mode_casts_of_the_same_kind_included(
 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_a_float_for_an_integer_leaf_truncates_where_that_is_asked_for(make: Make, config: Configuration) -> None:
+def test_float_in_an_integer_leaf_is_truncated_in_truncate_mode(make: Make, config: Configuration) -> None:
     kwargs = [{"value": [0.5, 1.0] if i == 1 else [3, 4]} for i in range(config.num_envs)]
     envs = make(IntegerObservation, env_kwargs=kwargs, on_failure=mv.FailureOptions(on_bad_value="truncate"))
     envs.reset(seed=SEED)
@@ -320,7 +312,7 @@ def test_a_float_for_an_integer_leaf_truncates_where_that_is_asked_for(make: Mak
 
 @pytest.mark.fault("B2")
 @pytest.mark.parametrize("reward", [1, True, np.float32(1), np.int64(1), np.array(1.0)], ids=repr)
-def test_a_reward_is_whatever_is_a_number(reward: Any) -> None:
+def test_rewards_of_every_numeric_type_are_accepted(reward: Any) -> None:
     class Pays(Walk):
         def step(self, action: Any) -> Any:
             observation, _, *rest = super().step(action)
@@ -331,6 +323,6 @@ def test_a_reward_is_whatever_is_a_number(reward: Any) -> None:
         assert envs.step(actions(range(2), 0))[1].tolist() == [1.0, 1.0]
 
 
-def test_an_unknown_mode_is_refused() -> None:
+def test_unknown_mode_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"on_bad_value='ignore'.*truncate"):
         mv.make_vec(Walk, 2, "serial", on_failure=mv.FailureOptions(on_bad_value="ignore"))  # type: ignore[arg-type]

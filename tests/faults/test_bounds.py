@@ -1,4 +1,4 @@
-"""Rows B3 and B6: an observation outside its Box is told once per env and counted; a missing part is an error."""
+"""Rows B3 and B6: an observation outside its Box is reported once per env and counted; a missing part is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import multiverse as mv
 from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.faults.value_envs import LeavesItsBox, Nested, OmitsPart
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
@@ -24,8 +24,8 @@ STEPS = 4
 @pytest.mark.parametrize(
     ("config", "mode"), [*((config, "raise") for config in EVERYWHERE), (FORKSERVER, "truncate")], ids=str
 )
-def test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step(
-    make: Make, config: Configuration, mode: Any, told: Told
+def test_out_of_bounds_observation_is_reported_once_per_env_and_counted_each_step(
+    make: Make, config: Configuration, mode: Any, logged_warnings: LoggedWarnings
 ) -> None:
     envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value=mode))
     envs.reset(seed=0)
@@ -35,26 +35,30 @@ def test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step(
     assert observations[:, 1].tolist() == [STEPS] * config.num_envs
     assert envs.failures.out_of_bounds == (STEPS - 2) * config.num_envs
     assert envs.failures.bad_values == 0
-    assert sorted(message.split(":")[0] for message in told()) == [f"env {i}" for i in range(config.num_envs)]
+    assert sorted(message.split(":")[0] for message in logged_warnings()) == [
+        f"env {i}" for i in range(config.num_envs)
+    ]
     for part in ("the observation is 3.0 at index 1", "0.0 to 2.0", "out_of_bounds"):
-        assert all(part in message for message in told())
+        assert all(part in message for message in logged_warnings())
 
 
 @pytest.mark.fault("B3")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_a_part_outside_its_box_is_named_by_its_place(make: Make, config: Configuration, told: Told) -> None:
+def test_out_of_bounds_leaf_is_named_by_its_path(
+    make: Make, config: Configuration, logged_warnings: LoggedWarnings
+) -> None:
     kwargs = [{"box": (-8, 9)}] * (config.num_envs - 1) + [{"box": (-8, 9), "what": "outside_observation"}]
     envs = make(Nested, env_kwargs=kwargs)
     envs.reset(seed=0)
     envs.step(actions(range(config.num_envs), 0))
-    (message,) = told()
+    (message,) = logged_warnings()
     assert f"env {config.num_envs - 1}: the observation['body'][1] is 1000000.0 at index 1" in message
     assert envs.failures.out_of_bounds == 1
 
 
 @pytest.mark.fault("B3")
 @everywhere
-def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configuration) -> None:
+def test_clip_mode_uses_the_nearest_bound(make: Make, config: Configuration) -> None:
     envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="clip"))
     envs.reset(seed=0)
     shown = [envs.step(actions(range(config.num_envs), k))[0][:, 1].tolist() for k in range(STEPS)]
@@ -63,17 +67,19 @@ def test_clip_brings_it_back_to_the_nearest_bound(make: Make, config: Configurat
 
 @pytest.mark.fault("B3")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_off_neither_counts_nor_tells(make: Make, config: Configuration, told: Told) -> None:
+def test_off_mode_neither_counts_nor_reports(
+    make: Make, config: Configuration, logged_warnings: LoggedWarnings
+) -> None:
     envs = make(LeavesItsBox, env_kwargs={"high": 2}, on_failure=mv.FailureOptions(on_bad_value="off"))
     envs.reset(seed=0)
     for k in range(STEPS):
         envs.step(actions(range(config.num_envs), k))
-    assert (envs.failures.out_of_bounds, told()) == (0, [])
+    assert (envs.failures.out_of_bounds, logged_warnings()) == (0, [])
 
 
 @pytest.mark.fault("B3")
-def test_a_new_worker_does_not_tell_again_what_its_envs_were_warned_of(told: Told) -> None:
-    """The counts outlive a worker, and so does the knowledge that it was told."""
+def test_replaced_worker_does_not_repeat_warnings(logged_warnings: LoggedWarnings) -> None:
+    """The counts outlive a worker, and so does the record of warnings."""
     with FORKSERVER.make(LeavesItsBox, env_kwargs={"high": 1}, on_failure="restart") as envs:
         envs.reset(seed=0)
         for k in range(2):
@@ -83,14 +89,16 @@ def test_a_new_worker_does_not_tell_again_what_its_envs_were_warned_of(told: Tol
             envs.step(actions(range(4), k))
         counted = envs.failures.out_of_bounds
     assert counted > 4
-    assert sum("out_of_bounds" in message for message in told()) == 4
+    assert sum("out_of_bounds" in message for message in logged_warnings()) == 4
 
 
 @pytest.mark.fault("B6")
 @pytest.mark.parametrize(
     ("config", "forgets"), [*((config, "key") for config in EVERYWHERE), (FORKSERVER, "item")], ids=str
 )
-def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Configuration, forgets: str) -> None:
+def test_missing_part_of_an_observation_is_an_error_that_names_it(
+    make: Make, config: Configuration, forgets: str
+) -> None:
     last = config.num_envs - 1
     said = {"key": r"the observation has no 'camera'", "item": r"observation\['joints'\] has no 1"}[forgets]
     envs = make(OmitsPart, env_kwargs=[{}] * last + [{"forgets": forgets}])
@@ -106,8 +114,8 @@ def test_a_part_that_is_missing_is_an_error_that_names_it(make: Make, config: Co
 @pytest.mark.fault("B6")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 @pytest.mark.parametrize("mode", ["clip", "off", "truncate"])
-def test_a_missing_part_is_never_made_up(make: Make, config: Configuration, mode: Any) -> None:
-    """No mode fills in a number; "truncate" shows the observation before."""
+def test_missing_part_of_an_observation_is_never_filled_in(make: Make, config: Configuration, mode: Any) -> None:
+    """No mode fills in a number; "truncate" repeats the observation before."""
     last = config.num_envs - 1
     envs = make(
         OmitsPart, env_kwargs=[{}] * last + [{"forgets": "key"}], on_failure=mv.FailureOptions(on_bad_value=mode)

@@ -19,19 +19,19 @@ everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK
 
 
 def wrong(good: Any) -> list[Any]:
-    """Of length, shape, kind; not a number; not an array."""
+    """Actions of wrong length, shape or kind, NaN, and values that are not an array."""
     return [good[:-1], good[:, None], good.astype(np.float64), np.full(len(good), np.nan), None]
 
 
 @pytest.mark.fault("B7")
 @everywhere
-def test_a_run_among_wrong_actions_is_the_run_without_them(make: Make, config: Configuration) -> None:
+def test_run_with_refused_actions_equals_the_run_without_them(make: Make, config: Configuration) -> None:
     envs, step = make(Walk), mv.VectorEnv.step
     with SERIAL.make(Walk, config.num_envs) as oracle:
         expected = lock_step(oracle, 6)
 
     class Clumsy:
-        """The same vector env for a caller that gets everything wrong first."""
+        """The same vector env for a caller that makes every mistake first."""
 
         num_envs = config.num_envs
         reset = staticmethod(envs.reset)
@@ -50,7 +50,7 @@ def test_a_run_among_wrong_actions_is_the_run_without_them(make: Make, config: C
 
 @pytest.mark.fault("B7")
 @everywhere
-def test_wrong_actions_for_some_envs_are_refused_too(make: Make, config: Configuration) -> None:
+def test_invalid_actions_for_some_envs_are_refused(make: Make, config: Configuration) -> None:
     envs = make(Walk)
     envs.reset(seed=0)
     with pytest.raises(mv.errors.InvalidActions):
@@ -60,7 +60,7 @@ def test_wrong_actions_for_some_envs_are_refused_too(make: Make, config: Configu
 
 @pytest.mark.fault("B8")
 @everywhere
-def test_the_env_whose_spaces_differ_is_named_and_nothing_is_left(config: Configuration) -> None:
+def test_env_with_differing_spaces_is_named_and_nothing_is_left(config: Configuration) -> None:
     last = config.num_envs - 1
     usual, other = spaces.Box(-1, 1, (2,)), spaces.Box(-1, 2, (2,))
     factories = [lambda i=i: AnySpace(other if i == last else usual, spaces.Discrete(3)) for i in range(last + 1)]

@@ -1,4 +1,4 @@
-"""Rows A9 and A10: what failed can be made to fail again by what the error tells; what cannot travel goes in words."""
+"""Rows A9 and A10: a failure can be reproduced from the error; values that cannot be pickled are sent as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAW
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.fault_envs import OddInfo
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.faults.value_envs import FailsReproducibly
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
@@ -23,8 +23,8 @@ SEED = 40
 
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
-def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make: Make, config: Configuration) -> None:
-    """`FailsReproducibly` breaks by its seed, its task and its actions together; no other episode of it does."""
+def test_failed_episode_can_be_reproduced_from_its_error(make: Make, config: Configuration) -> None:
+    """`FailsReproducibly` fails by its seed, its task and its actions together; none of its other episodes does."""
     n, broken = config.num_envs, config.num_envs - 1
     envs = make(FailsReproducibly, env_kwargs={"breaks_at": None})
     envs.set_attr("breaks_at", [None] * broken + [3])
@@ -37,8 +37,8 @@ def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make:
     assert (failure.env_id, failure.seed, failure.task) == (broken, seeds[broken], f"task {broken}")
     assert (failure.episode, failure.step) == (0, 3)
     assert int(failure.action) == int(actions([broken], 2)[0])
-    for told in ("step 3 of episode 0", f"seed {seeds[broken]}", f"task 'task {broken}'", "action"):
-        assert told in str(caught.value)
+    for reported in ("step 3 of episode 0", f"seed {seeds[broken]}", f"task 'task {broken}'", "action"):
+        assert reported in str(caught.value)
 
     again = FailsReproducibly(breaks_at=3)
     again.reset(seed=failure.seed, options={"task": failure.task})
@@ -51,7 +51,7 @@ def test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells(make:
 
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
-def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make, config: Configuration) -> None:
+def test_failure_in_a_later_episode_names_the_last_seed_and_its_age(make: Make, config: Configuration) -> None:
     n = config.num_envs
     envs = make(FailsReproducibly, env_kwargs={"length": 2, "breaks_at": None})
     envs.reset(seed=SEED)
@@ -67,7 +67,7 @@ def test_a_later_episode_names_the_seed_it_came_from_and_how_long_ago(make: Make
 
 @pytest.mark.fault("A9")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
-def test_a_failing_reset_tells_its_seed_and_episode(make: Make, config: Configuration) -> None:
+def test_failing_reset_reports_its_seed_and_episode(make: Make, config: Configuration) -> None:
     envs = make(FailsReproducibly, env_kwargs={"breaks_at": 0})
     with pytest.raises(mv.errors.EnvFailed, match="episode 0, seed 40") as caught:
         envs.reset(seed=[SEED] + [None] * (config.num_envs - 1))
@@ -78,8 +78,8 @@ def test_a_failing_reset_tells_its_seed_and_episode(make: Make, config: Configur
 
 @pytest.mark.fault("A10")
 @with_processes
-def test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning(
-    make: Make, config: Configuration, told: Told
+def test_unpicklable_info_arrives_as_its_repr_with_one_warning(
+    make: Make, config: Configuration, logged_warnings: LoggedWarnings
 ) -> None:
     n, last = config.num_envs, config.num_envs - 1
     envs = make(OddInfo, env_kwargs=[{"what": "lock" if i == last else "fine", "length": 2} for i in range(n)])
@@ -89,18 +89,18 @@ def test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning(
         _, rewards, *_, infos = envs.step(actions(range(n), k))
         if "odd" in infos:
             odd.append(infos["odd"][last])
-            assert infos["odd"][last - 1] == ""  # the others' arrive as they are
+            assert infos["odd"][last - 1] == ""  # infos of the others are unchanged
             np.testing.assert_array_equal(infos["value"], rewards)
     assert len(odd) == 3
     assert all(isinstance(text, str) and text.startswith("<unlocked _thread.lock") for text in odd)
-    (message,) = told()
+    (message,) = logged_warnings()
     assert f"env {last}" in message and "infos['odd']" in message and "repr" in message
 
 
 @pytest.mark.fault("A10")
 @with_processes
-def test_a_task_that_cannot_be_pickled_does_not_hide_why_its_env_failed(make: Make, config: Configuration) -> None:
-    """Made where the env runs, by a reset plan, so that it never had to travel before."""
+def test_unpicklable_task_does_not_hide_the_failure(make: Make, config: Configuration) -> None:
+    """The task is made where the env runs, by a reset plan, so that it was never pickled before."""
     n, last = config.num_envs, config.num_envs - 1
     plan = partial(lock_for, last)
     envs = make(FailsReproducibly, env_kwargs=[{}] * last + [{"breaks_at": 1}], reset_plan=plan)

@@ -1,4 +1,4 @@
-"""Row F5: deadlines go by a clock that nobody sets; one that jumps makes nobody late."""
+"""Row F5: deadlines use a monotonic clock; jumps of the wall clock cause no timeouts."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ WALL_CLOCKS: set[tuple[str | None, str]] = {
 
 
 @pytest.mark.fault("F5")
-def test_no_room_of_the_engine_looks_at_the_wall_clock() -> None:
+def test_engine_does_not_read_the_wall_clock() -> None:
     found = {str(path.relative_to(SOURCE)): clocks_of(path) for path in ROOMS}
-    # What TensorBoard's events carry as their date.
+    # The date of TensorBoard's events.
     assert found.pop("training/runs/metric_sinks.py") == {("time", "time")}
     assert {name: clocks for name, clocks in found.items() if clocks} == {}
     assert "executors/executor.py" in found
 
 
 def clocks_of(path: Path) -> set[tuple[str | None, str]]:
-    """The wall clocks that a module imports or asks."""
+    """The wall clocks that a module imports or reads."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = {(node.module, name.name) for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}
     asked = {
@@ -48,10 +48,10 @@ def clocks_of(path: Path) -> set[tuple[str | None, str]]:
 
 @pytest.mark.fault("F5")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-def test_a_clock_that_jumps_by_days_makes_nobody_late(
+def test_jumping_wall_clock_causes_no_timeouts(
     make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forward and back at every look, in this process and, forked from it, in workers."""
+    """Forward and back at every reading, in this process and, forked from it, in workers."""
     with SERIAL.make(Walk, config.num_envs) as oracle:
         expected = lock_step(oracle, 8)
     jumps, true_time = itertools.cycle((0.0, 1e6, -1e6)), time.time
@@ -64,12 +64,12 @@ def test_a_clock_that_jumps_by_days_makes_nobody_late(
     assert len({round(time.time()) // 100_000 for _ in range(3)}) == 3
     envs = make(
         Walk, timeouts=multiverse.Timeouts(reply_s=30, reset_s=30), workers=multiverse.WorkerOptions(waiting="park")
-    )  # so that it does wait
+    )  # so that it has to wait
     assert_same(lock_step(envs, 8), expected)
     assert (envs.failures.timeouts, envs.failures.late_replies) == (0, 0)
 
 
-def test_the_list_of_wall_clocks_is_of_things_that_exist() -> None:
+def test_listed_wall_clocks_exist() -> None:
     for module, name in WALL_CLOCKS:
         owner = {"time": time, "datetime": datetime.datetime, "date": datetime.date}[str(module)]
         assert callable(getattr(owner, name))

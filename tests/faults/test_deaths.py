@@ -1,4 +1,4 @@
-"""Rows A1, A2, C3: however and whenever a worker dies, the error says who, how, in what and how large it was."""
+"""Rows A1, A2, C3: however and whenever a worker dies, the error names worker, signal, call and size of memory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ CASES = [
 ]
 matrix = pytest.mark.parametrize(("config", "what", "phase"), CASES, ids=str)
 in_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-PATIENCE_S = 8  # a death is seen as such: nobody waits for this
+PATIENCE_S = 8  # not reached: deaths are noticed at once
 
 
 def dying(config: Configuration, what: str, phase: str) -> list[dict[str, Any]]:
-    """The last env takes its worker with it, in its second reset or step (or when the gate opens)."""
+    """The last env ends its worker in its second reset or step (or when the gate opens)."""
     return [{}] * (config.num_envs - 1) + [{"what": what, "phase": phase, "at": 2}]
 
 
 def bring_about(envs: Any, phase: str, gate: Gate) -> None:
-    """Up to the moment before the death is noticed."""
+    """Continue up to the moment before the death is noticed."""
     if phase == "idle":
         pid = envs.worker_pids[-1]
         envs.call("fail_when_opened", str(gate), env_ids=[envs.num_envs - 1])
@@ -56,7 +56,7 @@ def ask(envs: Any, phase: str, step: int) -> Any:
 
 @pytest.mark.fault("A1")
 @matrix
-def test_the_error_says_who_died_how_in_what_and_how_large_it_was(
+def test_death_error_names_worker_cause_command_and_memory(
     make: Make, config: Configuration, what: str, phase: str, gate: Gate
 ) -> None:
     envs = make(
@@ -79,7 +79,7 @@ def test_the_error_says_who_died_how_in_what_and_how_large_it_was(
 
 @pytest.mark.fault("A1")
 @matrix
-def test_with_restart_the_others_go_on_as_serial_envs_without_faults_do(
+def test_other_envs_continue_as_serial_envs_if_a_worker_is_replaced(
     make: Make, config: Configuration, what: str, phase: str, gate: Gate
 ) -> None:
     envs = make(
@@ -99,15 +99,13 @@ def test_with_restart_the_others_go_on_as_serial_envs_without_faults_do(
 
 
 def assert_rows_equal(found: Any, expected: Any, rows: list[int]) -> None:
-    """The arrays of a step or a reset, for some envs."""
+    """Compare the arrays of a step or a reset, for some envs."""
     assert_same([part[rows] for part in found[:-1]], [part[rows] for part in expected[:-1]])
 
 
 @pytest.mark.fault("A2")
 @in_processes
-def test_a_worker_that_was_killed_is_possibly_out_of_memory_and_its_peak_is_told(
-    make: Make, config: Configuration
-) -> None:
+def test_killed_worker_is_possibly_out_of_memory_and_its_peak_is_reported(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=[{}] * (config.num_envs - 1) + [{"what": "leak"}])
     envs.reset(seed=7)
     envs.step(actions(range(config.num_envs), 0))
@@ -121,7 +119,7 @@ def test_a_worker_that_was_killed_is_possibly_out_of_memory_and_its_peak_is_told
 
 @pytest.mark.fault("A2")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
-def test_another_death_is_not_blamed_on_memory(make: Make, config: Configuration) -> None:
+def test_other_deaths_are_not_attributed_to_memory(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=dying(config, "segv", "reset"))
     envs.reset(seed=7)
     with pytest.raises(mv.errors.WorkerDied) as caught:
@@ -131,7 +129,7 @@ def test_another_death_is_not_blamed_on_memory(make: Make, config: Configuration
 
 @pytest.mark.fault("A2")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
-def test_a_restart_after_being_out_of_memory_says_so_and_waits_longer_each_time(
+def test_restarts_after_out_of_memory_are_logged_and_wait_longer_each_time(
     make: Make, config: Configuration, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from multiverse.executors import supervisor
@@ -153,7 +151,7 @@ def test_a_restart_after_being_out_of_memory_says_so_and_waits_longer_each_time(
     [(FORKSERVER, "same_step"), *((config, "next_step") for config in (FORKSERVER, FORK, SPAWN, HYBRID))],
     ids=str,
 )
-def test_a_row_that_a_dying_worker_left_half_written_is_never_seen(
+def test_half_written_row_of_a_dying_worker_is_never_returned(
     make: Make, config: Configuration, autoreset: str
 ) -> None:
     """The last env dies in the middle of its row, after its neighbour's row is written."""
@@ -179,9 +177,7 @@ def test_a_row_that_a_dying_worker_left_half_written_is_never_seen(
 
 @pytest.mark.fault("C3")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
-def test_a_view_of_the_block_shows_the_last_delivered_row_of_a_lost_worker_too(
-    make: Make, config: Configuration
-) -> None:
+def test_view_shows_the_last_delivered_row_of_a_lost_worker(make: Make, config: Configuration) -> None:
     envs = make(
         DiesWhileWritten,
         env_kwargs=[{}] * (config.num_envs - 1) + [{"at": 2}],

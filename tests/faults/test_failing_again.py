@@ -1,5 +1,4 @@
-"""Row G3: what replaces a failed env or a lost worker may fail too. That counts as a restart; past the limit the error
-says so itself."""
+"""Row G3: replacements of failed envs or lost workers may fail too: that counts as a restart, up to the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Co
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.faults.unlucky_envs import ExitsThenRaises, RaisesInSteps, RaisesOnceOrInReset, RaisesThenFails
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
@@ -33,8 +32,8 @@ def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
 @everywhere
 @modes
 @pytest.mark.parametrize("again", ["constructor", "reset"])
-def test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again(
-    make: Make, config: Configuration, autoreset: str, again: str, tmp_path: Path, told: Told
+def test_env_that_fails_again_while_replaced_is_replaced_again(
+    make: Make, config: Configuration, autoreset: str, again: str, tmp_path: Path, logged_warnings: LoggedWarnings
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), again=again, times=2)
     envs = make(
@@ -51,12 +50,12 @@ def test_an_env_that_fails_again_when_it_is_replaced_is_replaced_again(
         *_, truncated, _ = envs.step(actions(range(config.num_envs), 2))
     envs.step(actions(range(config.num_envs), 3))
     assert envs.call("steps")[-1] == 1 and len(os.listdir(tmp_path)) == 3
-    assert [line for line in told() if f"failed again in {again}, number 3" in line]
+    assert [line for line in logged_warnings() if f"failed again in {again}, number 3" in line]
 
 
 @pytest.mark.fault("G3")
 @everywhere
-def test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again(
+def test_env_that_fails_again_in_the_callers_reset_is_replaced_again(
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     envs = make(
@@ -74,7 +73,7 @@ def test_an_env_that_fails_again_when_the_caller_resets_it_is_replaced_again(
 @pytest.mark.fault("G3", "A7")
 @everywhere
 @pytest.mark.parametrize("again", ["constructor", "reset"])
-def test_an_env_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move(
+def test_env_beyond_the_restart_limit_is_an_error_with_both_failures_and_advice(
     make: Make, config: Configuration, again: str, tmp_path: Path
 ) -> None:
     envs = make(
@@ -100,7 +99,7 @@ def assert_says_all(error: mv.MultiverseError, *words: str) -> None:
 
 @pytest.mark.fault("G3", "A7")
 @with_processes
-def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_next_move(
+def test_worker_beyond_the_restart_limit_is_an_error_with_both_failures_and_advice(
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), times=99)
@@ -115,8 +114,8 @@ def test_a_worker_is_given_up_past_the_limit_with_the_first_the_last_and_the_nex
 
 @pytest.mark.fault("G3")
 @with_processes
-def test_a_replacement_that_cannot_be_started_counts_as_a_restart_and_is_tried_again(
-    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, told: Told
+def test_replacement_that_cannot_start_counts_as_a_restart_and_is_retried(
+    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, logged_warnings: LoggedWarnings
 ) -> None:
     envs = make(Walk, on_failure="restart")
     envs.reset(seed=7)
@@ -132,12 +131,12 @@ def test_a_replacement_that_cannot_be_started_counts_as_a_restart_and_is_tried_a
     os.kill(envs.worker_pids[-1], signal.SIGKILL)
     *_, infos = envs.step(actions(range(config.num_envs), 0))
     assert infos["restarted"][-1] and len(tries) == 2
-    assert any("no more processes just now: restart 2 of at most 5 in a row" in line for line in told())
+    assert any("no more processes just now: restart 2 of at most 5 in a row" in line for line in logged_warnings())
 
 
 @pytest.mark.fault("G3", "A7")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_reset(
+def test_env_that_exceeds_the_limit_is_reported_with_the_first_and_must_be_reset(
     make: Make, config: Configuration
 ) -> None:
     last = config.last_range
@@ -159,7 +158,7 @@ def test_the_env_that_exceeds_the_limit_is_told_beside_the_first_and_must_be_res
 
 @pytest.mark.fault("G3", "A7")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_what_never_worked_is_told_as_it_is_whatever_failed_before(make: Make, config: Configuration) -> None:
+def test_env_that_never_worked_is_reported_unchanged(make: Make, config: Configuration) -> None:
     last = config.last_range
     kwargs = [{}] * last.start + [{"what": "once"}, {"what": "never"}, {}, {}][: len(last)]
     envs = make(RaisesOnceOrInReset, env_kwargs=kwargs, on_failure="restart")

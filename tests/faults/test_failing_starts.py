@@ -1,4 +1,4 @@
-"""Row G5: one start that fails is one typed error, and no harm to anybody else."""
+"""Row G5: a failed start is one typed error, and does not affect others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from multiverse.executors.launch import fork_server, start_methods
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults import spoilt_server
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.processes import count_descriptors, still_alive
 
 
@@ -34,7 +34,7 @@ def assert_steps(envs: Any) -> None:
 
 @pytest.fixture
 def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder in which a test says what the fork server is to do next."""
+    """The folder with whose files a test tells the fork server what to do next."""
     fork_server.stop_fork_server()
     monkeypatch.setenv(spoilt_server.FOLDER, str(tmp_path))
     monkeypatch.setattr(fork_server, "SERVER", spoilt_server.__name__)
@@ -44,7 +44,7 @@ def spoilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.fault("G5")
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_fork_that_fails_is_one_error_and_harms_nobody_else(spoilt: Path, method: Any) -> None:
+def test_failed_fork_is_one_error_and_other_vector_envs_continue(spoilt: Path, method: Any) -> None:
     with make() as others:
         others.reset(seed=0)
         (spoilt / spoilt_server.FAILS).touch()
@@ -58,27 +58,25 @@ def test_a_fork_that_fails_is_one_error_and_harms_nobody_else(spoilt: Path, meth
 
 
 @pytest.mark.fault("G5")
-def test_of_several_workers_one_that_cannot_be_forked_takes_the_whole_start_with_it(spoilt: Path) -> None:
+def test_one_failed_fork_of_several_ends_the_whole_start(spoilt: Path) -> None:
     (spoilt / spoilt_server.FAILS).touch()
     with pytest.raises(mv.errors.PreflightError, match="worker 0"):
         mv.make_vec(Walk, 4, "process", workers=2)
 
 
 @pytest.mark.fault("G5", "G3")
-def test_a_fork_that_fails_in_a_restart_is_tried_again(spoilt: Path, told: Told) -> None:
+def test_failed_fork_in_a_restart_is_retried(spoilt: Path, logged_warnings: LoggedWarnings) -> None:
     with make(on_failure="restart") as envs:
         envs.reset(seed=0)
         os.kill(envs.worker_pids[0], signal.SIGKILL)
         (spoilt / spoilt_server.FAILS).touch()
         *_, infos = envs.step(actions(range(2), 0))
         assert infos["restarted"].all()
-    assert any("Resource temporarily unavailable" in line and "restart 2 of" in line for line in told())
+    assert any("Resource temporarily unavailable" in line and "restart 2 of" in line for line in logged_warnings())
 
 
 @pytest.mark.fault("G5")
-def test_a_start_that_nobody_waits_for_any_more_does_not_end_the_fork_server(
-    spoilt: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_abandoned_start_does_not_end_the_fork_server(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with make() as others:
         others.reset(seed=0)
         server = fork_server.fork_server().pid
@@ -95,7 +93,7 @@ def test_a_start_that_nobody_waits_for_any_more_does_not_end_the_fork_server(
 
 
 @pytest.mark.fault("G5", "A17")
-def test_a_fork_server_without_descriptors_refuses_one_start_and_lives_on() -> None:
+def test_fork_server_without_descriptors_refuses_one_start_and_continues() -> None:
     with make() as others:
         others.reset(seed=0)
         server = psutil.Process(fork_server.fork_server().pid)
@@ -116,7 +114,7 @@ def _no_more(*_: Any, **__: Any) -> Any:
 
 @pytest.mark.fault("G5")
 @pytest.mark.parametrize("method", ["forkserver", "fork"])
-def test_a_process_that_the_caller_cannot_start_is_one_error(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_cannot_be_started_is_one_error(method: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if method == "forkserver":
         fork_server.stop_fork_server()
         monkeypatch.setattr(subprocess, "Popen", _no_more)
@@ -133,7 +131,7 @@ def test_a_process_that_the_caller_cannot_start_is_one_error(method: Any, monkey
 
 
 @pytest.mark.fault("G5")
-def test_a_thread_that_cannot_be_started_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_that_cannot_be_started_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -146,7 +144,9 @@ def test_a_thread_that_cannot_be_started_is_one_error(monkeypatch: pytest.Monkey
 
 @pytest.mark.fault("G5")
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
-def test_workers_that_end_with_their_fork_server_are_not_called_out_of_memory(on_failure: Any, told: Told) -> None:
+def test_workers_that_end_with_their_fork_server_are_not_called_out_of_memory(
+    on_failure: Any, logged_warnings: LoggedWarnings
+) -> None:
     with make(on_failure=on_failure) as envs:
         envs.reset(seed=0)
         pids = envs.worker_pids
@@ -158,12 +158,12 @@ def test_workers_that_end_with_their_fork_server_are_not_called_out_of_memory(on
             assert "memory" not in str(caught.value)
         else:
             assert envs.step(actions(range(2), 0))[4]["restarted"].all()
-            assert any("with its fork server" in line for line in told())
+            assert any("with its fork server" in line for line in logged_warnings())
 
 
 @pytest.fixture
 def removed_directory(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Stand in a directory of its own, and have it removed."""
+    """Change to a temporary directory and remove it."""
     before, here = Path.cwd(), tmp_path / "here"
     here.mkdir()
     os.chdir(here)
@@ -173,14 +173,14 @@ def removed_directory(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
 @pytest.mark.fault("G5")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_working_directory_that_was_removed_is_named(removed_directory: Callable[[], None], method: Any) -> None:
+def test_removed_working_directory_is_named(removed_directory: Callable[[], None], method: Any) -> None:
     removed_directory()
     with pytest.raises(mv.errors.PreflightError, match=r"working directory .*removed.*os\.chdir"):
         make(workers=mv.WorkerOptions(count=1, start_method=method))
 
 
 @pytest.mark.fault("G5", "G3")
-def test_a_working_directory_that_was_removed_is_named_in_a_restart_too(removed_directory: Callable[[], None]) -> None:
+def test_removed_working_directory_is_named_in_a_restart(removed_directory: Callable[[], None]) -> None:
     with make(on_failure=mv.FailureOptions(on_failure="restart", restarts_per_minute=1)) as envs:
         envs.reset(seed=0)
         os.kill(envs.worker_pids[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Row G4: hangs are said early, named with the line they hang in, and given up when they come one after another."""
+"""Row G4: hangs are reported early with the hanging line, and repeated ones are given up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Fault, Gate, Gated
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.faults.unlucky_envs import HangsThenWaits
 
 SHORT_S = 0.3
@@ -48,7 +48,7 @@ def hanging(make: Make, config: Configuration, phase: str = "step", reply_s: flo
 # -- a crash loop of hangs -----------------------------------------------------------------------------------------
 @pytest.mark.fault("G4")
 @with_processes
-def test_three_timeouts_in_a_row_are_a_crash_loop_whatever_the_minute_says(make: Make, config: Configuration) -> None:
+def test_three_timeouts_in_a_row_end_the_run_whatever_the_rate_limit(make: Make, config: Configuration) -> None:
     # Between two hangs it must work for less than it hangs, also where other programs slow the replacement down.
     options = mv.FailureOptions(on_failure="restart", restarts_per_minute=100)
     envs = hanging(make, config, reply_s=1.5, autoreset="same_step", on_failure=options)
@@ -65,7 +65,7 @@ def test_three_timeouts_in_a_row_are_a_crash_loop_whatever_the_minute_says(make:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that a test moves."""
+    """A clock that the test sets."""
     now = SimpleNamespace(s=1000.0)
     fake = SimpleNamespace(monotonic=lambda: now.s, sleep=lambda _: None)
     for module in ("multiverse.executors.supervisor.time", "multiverse.core.failures.time"):
@@ -84,7 +84,7 @@ def watched() -> tuple[Supervisor, Any]:
 
 @pytest.mark.fault("G4")
 @pytest.mark.parametrize(("worked_s", "a_loop"), [(30.0, True), (90.0, False)])
-def test_timeouts_are_in_a_row_if_the_worker_hung_for_longer_than_it_worked(
+def test_timeouts_are_in_a_row_if_the_worker_hung_longer_than_it_worked(
     clock: SimpleNamespace, worked_s: float, a_loop: bool
 ) -> None:
     watching, host = watched()
@@ -100,7 +100,7 @@ def test_timeouts_are_in_a_row_if_the_worker_hung_for_longer_than_it_worked(
 
 
 @pytest.mark.fault("G4")
-def test_a_death_between_two_hangs_does_not_make_them_harmless(clock: SimpleNamespace) -> None:
+def test_death_between_hangs_does_not_reset_their_count(clock: SimpleNamespace) -> None:
     watching, host = watched()
     for _ in range(2):
         clock.s += 61.0
@@ -112,12 +112,12 @@ def test_a_death_between_two_hangs_does_not_make_them_harmless(clock: SimpleName
         watching.allow(host, timeout(60.0))
 
 
-# -- what is said ----------------------------------------------------------------------------------------------------
+# -- reports ---------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("G4")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
 @pytest.mark.parametrize("phase", ["step", "reset"])
-def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
-    make: Make, config: Configuration, phase: str, told: Told
+def test_restart_after_a_hang_names_env_step_and_line(
+    make: Make, config: Configuration, phase: str, logged_warnings: LoggedWarnings
 ) -> None:
     envs = hanging(make, config, phase, autoreset="same_step", on_failure="restart")
     envs.reset(seed=7)
@@ -125,7 +125,7 @@ def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
         envs.step(actions(range(config.num_envs), k))
         if envs.failures.worker_restarts:
             break
-    (line,) = told()
+    (line,) = logged_warnings()
     where = f"env {config.num_envs - 1}, step 2," if phase == "step" else f"env {config.num_envs - 1}, in its reset,"
     assert where in line and "restart 1 of at most 5 in a row" in line, line
     source = Path(Fault._do_sleep.__code__.co_filename)
@@ -135,7 +135,7 @@ def test_a_restart_after_a_hang_names_the_env_the_step_and_the_line(
 
 @pytest.mark.fault("G4", "A4")
 @pytest.mark.parametrize("config", [FORKSERVER, THREAD], ids=str)
-def test_an_error_after_a_hang_names_the_line_in_its_first_line(make: Make, config: Configuration, gate: Gate) -> None:
+def test_first_line_of_a_timeout_error_names_the_hanging_line(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=last_env(config, gate=str(gate)), timeouts=mv.Timeouts(reply_s=SHORT_S))
     envs.reset(seed=7)
     with pytest.raises(mv.errors.ReplyTimeout) as caught:
@@ -148,7 +148,7 @@ def test_an_error_after_a_hang_names_the_line_in_its_first_line(make: Make, conf
 
 
 @pytest.mark.fault("G4")
-def test_a_constructor_that_hangs_is_named_with_its_env_and_line() -> None:
+def test_hanging_constructor_is_named_with_env_and_line() -> None:
     with pytest.raises(mv.errors.ReplyTimeout, match=r"env 1, in its constructor, line \d+ of .*fault_envs.py"):
         mv.make_vec(
             Fault,
@@ -163,7 +163,7 @@ def test_a_constructor_that_hangs_is_named_with_its_env_and_line() -> None:
 @pytest.mark.fault("G4")
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID, THREAD], ids=str)
 @pytest.mark.parametrize("asked", ["step", "receive", "reset"])
-def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
+def test_silent_worker_is_reported_in_one_line(
     make: Make, config: Configuration, asked: str, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_waits, "SILENCE_S", 0.05)
@@ -188,7 +188,7 @@ def test_after_a_while_of_silence_one_line_says_who_is_waited_for(
 
 
 class OpensWhenTold(logging.Handler):
-    """Opens the gate as soon as something is said, and remembers what."""
+    """Log handler that opens the gate at the first message and keeps all messages."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__(logging.WARNING)
@@ -213,7 +213,7 @@ def test_silence_is_logged_after_five_seconds() -> None:
 
 # -- less time for workers that have hung ------------------------------------------------------------------------------
 class FakeWorker:
-    """What `Patience` needs of a worker."""
+    """The attributes of a worker that `Patience` uses."""
 
     def __init__(self, longest_step_s: float) -> None:
         self.worker, self.asked, self.was_stepping = 0, 1, True
@@ -229,13 +229,13 @@ def test_worker_that_has_hung_may_take_ten_times_its_longest_step(longest_s: flo
     patience.note_loss(worker, mv.errors.WorkerDied(0, range(2), "was killed"))
     assert patience.limit_s(worker) == 60.0
     patience.note_loss(worker, timeout(60.0))
-    worker.mailbox.longest_step_s = 0.0  # that of the worker which replaces it
+    worker.mailbox.longest_step_s = 0.0  # the deadline of its replacement
     assert patience.limit_s(worker) == limit_s
     assert patience.limit_s(cast(Any, FakeWorker(0.0))) == 60.0
 
 
 def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
-    """As if the default of `reply_s` were this, and the shortest limit half a second."""
+    """Set the default of `reply_s` to this, and the shortest limit to half a second."""
     monkeypatch.setattr(worker_waits, "SHORTEST_S", 0.5)
     monkeypatch.setattr(worker_waits, "TIMES_THE_LONGEST", 1.0)
     monkeypatch.setattr(plan_module, "REPLY_S", reply_s)
@@ -245,7 +245,7 @@ def with_default_limit(monkeypatch: pytest.MonkeyPatch, reply_s: float) -> None:
 @with_processes
 @pytest.mark.parametrize("asked", ["step", "receive"])
 def test_second_hang_of_a_worker_is_noticed_sooner(
-    make: Make, config: Configuration, asked: str, monkeypatch: pytest.MonkeyPatch, told: Told
+    make: Make, config: Configuration, asked: str, monkeypatch: pytest.MonkeyPatch, logged_warnings: LoggedWarnings
 ) -> None:
     with_default_limit(monkeypatch, 3.0)
     kwargs = last_env(config, what="sleep", at=2)
@@ -259,28 +259,28 @@ def test_second_hang_of_a_worker_is_noticed_sooner(
         else:
             envs.send(actions(range(config.num_envs), k))
             envs.receive()
-    hangs = [line for line in told() if "has not answered" in line]
+    hangs = [line for line in logged_warnings() if "has not answered" in line]
     assert ["for 3 s" in hangs[0], "for 3 s" in hangs[1]] == [True, False] and len(hangs) == 2
-    assert len([line for line in told() if "because it has hung" in line]) == 1
+    assert len([line for line in logged_warnings() if "because it has hung" in line]) == 1
 
 
 @pytest.mark.fault("A4")
 @with_processes
-def test_limit_that_is_given_is_never_shortened(
-    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, told: Told
+def test_given_reply_timeout_is_never_shortened(
+    make: Make, config: Configuration, monkeypatch: pytest.MonkeyPatch, logged_warnings: LoggedWarnings
 ) -> None:
     monkeypatch.setattr(worker_waits, "SHORTEST_S", SHORT_S / 10)
     envs = hanging(make, config, autoreset="same_step", on_failure="restart")
     envs.reset(seed=7)
     for k in range(4):
         envs.step(actions(range(config.num_envs), k))
-    hangs = [line for line in told() if "has not answered" in line]
+    hangs = [line for line in logged_warnings() if "has not answered" in line]
     assert len(hangs) == 2 and all(f"for {SHORT_S:g} s" in line for line in hangs)
 
 
 @pytest.mark.fault("A4")
 @with_processes
-def test_reset_of_a_worker_that_has_hung_is_no_slow_step(
+def test_reset_after_a_hang_has_the_deadline_of_a_reset(
     make: Make, config: Configuration, gate: Gate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with_default_limit(monkeypatch, 3.0)
@@ -340,7 +340,7 @@ def test_steps_are_timed_without_resets_and_without_building(length: int, monkey
 
 # -- Ctrl-C while something hangs ----------------------------------------------------------------------------------
 class InterruptsAndHangs(Walk):
-    """In its first step: Ctrl-C for the program, and a hang."""
+    """Env that sends Ctrl-C to the program in its first step, and hangs."""
 
     def __init__(self, program: int = 0, number: int = signal.SIGINT) -> None:
         super().__init__()
@@ -356,10 +356,10 @@ class InterruptsAndHangs(Walk):
 @pytest.mark.fault("G4", "A14")
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_that_is_noted_does_not_wait_for_a_worker_that_hangs(
+def test_stop_request_does_not_wait_for_a_hanging_worker(
     config: Configuration, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a run notes it, which wants to be saved first; there is no deadline for the reply."""
+    """The stop request is noted as in a run, which is saved first; the reply has no deadline."""
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
     kwargs = last_env(config, program=os.getpid(), number=number)
     envs = config.make(InterruptsAndHangs, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=None, close_s=0.2))
@@ -372,7 +372,7 @@ def test_a_stop_that_is_noted_does_not_wait_for_a_worker_that_hangs(
 
 
 class HangsAnew(Walk):
-    """Exits in its first step; whoever replaces it hangs in its constructor, when it has told the program to stop."""
+    """Env that exits in its first step; its replacement hangs in its constructor after signalling the program."""
 
     def __init__(self, folder: str = "", program: int = 0) -> None:
         super().__init__()
@@ -389,7 +389,9 @@ class HangsAnew(Walk):
 
 
 @pytest.mark.fault("G4", "A14")
-def test_nor_for_a_replacement_that_hangs_while_it_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_request_does_not_wait_for_a_replacement_that_hangs_while_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.1)
     kwargs = last_env(FORKSERVER, folder=str(tmp_path), program=os.getpid())
     envs = FORKSERVER.make(
@@ -402,8 +404,8 @@ def test_nor_for_a_replacement_that_hangs_while_it_is_built(tmp_path: Path, monk
 
 
 @pytest.mark.fault("G4", "A14")
-def test_closing_after_that_counts_from_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All in all within the time that closing may take; but whoever is healthy has a moment to close its envs."""
+def test_close_deadline_after_a_stop_request_starts_at_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it within the deadline of close; healthy workers still have a moment to close their envs."""
     now = SimpleNamespace(s=100.0)
     monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: now.s))
     monkeypatch.setattr(interrupts, "_hung_since", float("-inf"))
@@ -422,7 +424,7 @@ def test_closing_after_that_counts_from_the_signal(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.fault("G4", "A14")
-def test_nobody_stops_waiting_before_a_stop_was_asked_for_and_a_moment_has_passed() -> None:
+def test_waiting_is_abandoned_only_some_time_after_a_stop_request() -> None:
     with StopRequests() as requests:
         interrupts.stop_waiting()
         requests._note(signal.SIGINT, None)

@@ -1,4 +1,4 @@
-"""Rows A11 and A12: a program killed outright takes its workers along, and what their envs have started."""
+"""Rows A11 and A12: a killed program leaves neither its workers nor processes that their envs have started."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ signal.pause()
     ("executor", "method"),
     [("process", "forkserver"), ("process", "fork"), ("process", "spawn"), ("hybrid", "forkserver")],
 )
-def test_a_worker_asleep_in_a_step_dies_with_its_killed_program(executor: str, method: str) -> None:
+def test_worker_asleep_in_a_step_dies_with_its_killed_program(executor: str, method: str) -> None:
     """Idle workers and ones that hold the GIL: see `tests/contract/test_orphans.py`."""
     with Victim(PROGRAM, executor, method, "sleep") as victim:
         victim.lines_until("pids", "stuck")
@@ -54,8 +54,8 @@ def test_a_worker_asleep_in_a_step_dies_with_its_killed_program(executor: str, m
 @pytest.mark.fault("A11")
 @pytest.mark.skipif(platform.fallback_forced(), reason="there it is the kernel that sees to it")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_worker_dies_with_its_program_also_if_the_fork_server_is_killed_first(method: str) -> None:
-    """As a machine out of memory may do it: nobody is left who could look after the workers."""
+def test_worker_dies_with_its_program_if_the_fork_server_is_killed_first(method: str) -> None:
+    """As a machine out of memory may do: no process is left that could end the workers."""
     with Victim(PROGRAM, "process", method, "hold_the_gil") as victim:
         (server,) = victim.lines_until("pids", "stuck", "server")["server"]
         for pid in (int(server), victim.program.pid):
@@ -66,7 +66,7 @@ def test_a_worker_dies_with_its_program_also_if_the_fork_server_is_killed_first(
 
 @pytest.mark.fault("A12")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_what_an_env_has_started_ends_with_a_killed_program(method: str) -> None:
+def test_processes_started_by_an_env_end_with_a_killed_program(method: str) -> None:
     with Victim(PROGRAM, "process", method, "fork_child") as victim:
         victim.lines_until("pids")
         assert len(victim.pids) == 3  # the fork server, the worker, the env's own
@@ -77,7 +77,7 @@ def test_what_an_env_has_started_ends_with_a_killed_program(method: str) -> None
 
 @pytest.mark.fault("A12")
 @pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
-def test_what_an_env_has_started_and_not_ended_ends_with_close(make: Make, config: Configuration) -> None:
+def test_processes_started_by_an_env_end_with_close(make: Make, config: Configuration) -> None:
     last = config.num_envs - 1
     envs = make(Fault, env_kwargs=[{}] * last + [{"what": "fork_child", "phase": "constructor"}])
     (child,) = envs.call("child_id", env_ids=[last])
@@ -89,7 +89,7 @@ def test_what_an_env_has_started_and_not_ended_ends_with_close(make: Make, confi
 @pytest.mark.fault("A12")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
-def test_what_an_env_has_started_ends_with_a_worker_that_is_killed_for_hanging(
+def test_processes_started_by_an_env_end_with_a_worker_killed_for_hanging(
     make: Make, config: Configuration, on_failure: Any
 ) -> None:
     last = config.num_envs - 1

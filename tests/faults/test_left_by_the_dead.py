@@ -1,5 +1,5 @@
-"""Rows G1 and G2: what a lost worker left in the block is its successor's start from nothing, and whoever was lost
-with it is told so, asked or not."""
+"""Rows G1 and G2: replacements of lost workers ignore what these left in the block, and every lost episode is
+reported, whether or not its env was in the request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
 
 
 class SaysWhenAsked(Walk):
-    """Says `{"success": 1.0}` in a step with action 1, and nothing otherwise."""
+    """Env whose info is `{"success": 1.0}` in a step with action 1, and empty otherwise."""
 
     def reset(self, **kwargs: Any) -> Any:
         observation, _ = super().reset(**kwargs)
@@ -39,7 +39,7 @@ class SaysWhenAsked(Walk):
 @pytest.mark.fault("G1")
 @modes
 @pytest.mark.parametrize("infos_of", ["step", "receive"])
-def test_what_a_dead_workers_envs_said_is_not_said_by_their_successors(autoreset: Any, infos_of: str) -> None:
+def test_infos_of_a_dead_worker_are_not_attributed_to_its_successor(autoreset: Any, infos_of: str) -> None:
     with mv.make_vec(SaysWhenAsked, 2, "process", workers=1, autoreset=autoreset, on_failure="restart") as envs:
         envs.reset(seed=7)
         envs.step(np.array([1, 0]))
@@ -55,7 +55,7 @@ def test_what_a_dead_workers_envs_said_is_not_said_by_their_successors(autoreset
 
 
 class EndsWhilePacked:
-    """Ends the process that pickles it: when its step is taken and counted, and nobody has been told."""
+    """Ends the process that pickles it: after its step is taken and counted, before the reply."""
 
     def __reduce__(self) -> Any:
         os._exit(5)
@@ -77,7 +77,7 @@ class EndsAfterItsStep(Walk):
 @pytest.mark.fault("G1", "B4")
 @with_processes
 @modes
-def test_a_lost_step_that_was_counted_already_is_none_of_its_episodes(
+def test_lost_step_is_not_counted_in_its_episode(
     make: Make, config: Configuration, autoreset: str, tmp_path: Path
 ) -> None:
     kwargs = [{}] * (config.num_envs - 1) + [{"folder": str(tmp_path)}]
@@ -95,10 +95,8 @@ def test_a_lost_step_that_was_counted_already_is_none_of_its_episodes(
 @pytest.mark.fault("G1", "B4")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
 @modes
-def test_an_episode_that_had_not_begun_to_be_stepped_is_lost_without_steps(
-    make: Make, config: Configuration, autoreset: str
-) -> None:
-    """And not with those of the one before, which its row was still showing."""
+def test_episode_lost_before_its_first_step_has_no_steps(make: Make, config: Configuration, autoreset: str) -> None:
+    """And not with the steps of the episode before, which its row still had."""
     envs = make(Walk, env_kwargs={"length": 2}, autoreset=autoreset, on_failure="restart")
     envs.reset(seed=7)
     for k in range(2):
@@ -118,7 +116,7 @@ class Forbids(Pair):
 
 @pytest.mark.fault("G1")
 @pytest.mark.parametrize("lost", ["worker", "env"])
-def test_what_a_lost_env_forbade_is_not_forbidden_to_agents_that_are_not_there(lost: str) -> None:
+def test_action_mask_of_a_lost_env_does_not_apply_to_absent_agents(lost: str) -> None:
     kwargs = {"fault": "raise", "at": 2} if lost == "env" else {}
     with mv.make_vec(Forbids, 1, "process", workers=1, env_kwargs=kwargs, on_failure="restart") as envs:
         envs.reset(seed=7)
@@ -130,9 +128,9 @@ def test_what_a_lost_env_forbade_is_not_forbidden_to_agents_that_are_not_there(l
         assert envs.action_masks["left"][0].tolist() == [1, 1, 1]  # type: ignore[attr-defined]
 
 
-# -- G2: whoever was lost is told so -----------------------------------------------------------------------------
+# -- G2: lost envs are reported --------------------------------------------------------------------------------
 class DiesOnceWhenReset(Walk):
-    """Exits in its second reset, if the folder does not say that one has."""
+    """Env that exits in its second reset, unless the folder records that one has."""
 
     def __init__(self, folder: str = "") -> None:
         super().__init__()
@@ -184,8 +182,8 @@ def test_envs_lost_in_a_call_of_another_must_be_reset(phase: str) -> None:
 
 @pytest.mark.fault("G2")
 @pytest.mark.parametrize("other", ["call", "reset"])
-def test_what_is_asked_of_others_does_not_hide_who_was_lost(other: str, gate: Gate) -> None:
-    """Env 0 is lost in a step that cannot be received yet, since env 1 takes its time."""
+def test_request_to_other_envs_does_not_hide_lost_envs(other: str, gate: Gate) -> None:
+    """Env 0 is lost in a step that cannot be received yet, because env 1 is slow."""
     kwargs: Any = [{}, {"gate": str(gate)}, {}]
     with mv.make_vec(Gated, 3, "process", workers=3, env_kwargs=kwargs, on_failure="restart") as envs:
         envs.reset(seed=7)
@@ -215,11 +213,11 @@ class RaisesAlways(Walk):
 
 @pytest.mark.fault("G2")
 @pytest.mark.parametrize("asked", ["step", "receive"])
-def test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset(asked: str) -> None:
+def test_envs_lost_in_an_undelivered_step_must_be_reset(asked: str) -> None:
     kwargs: Any = [{"raises": True}, {}, {}, {}]
     failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=1)
-    how: Any = {"autoreset": "same_step", "on_failure": failures}
-    with mv.make_vec(RaisesAlways, 4, "process", workers=2, env_kwargs=kwargs, **how) as envs:
+    options: Any = {"autoreset": "same_step", "on_failure": failures}
+    with mv.make_vec(RaisesAlways, 4, "process", workers=2, env_kwargs=kwargs, **options) as envs:
         envs.reset(seed=7)
         envs.step(actions(range(4), 0))
         os.kill(envs.worker_pids[1], signal.SIGKILL)
@@ -235,10 +233,8 @@ def test_envs_lost_in_a_step_that_is_not_delivered_must_be_reset(asked: str) -> 
 
 @pytest.mark.fault("G2", "A14")
 @modes
-def test_a_ctrl_c_after_a_worker_was_replaced_does_not_hide_that(
-    autoreset: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step is received as it would have been returned; nobody steps twice."""
+def test_ctrl_c_after_a_replacement_does_not_hide_it(autoreset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is received as it would have been returned; no env steps twice."""
 
     def step(interrupted: bool) -> Any:
         with mv.make_vec(Walk, 2, "process", workers=2, autoreset=autoreset, on_failure="restart") as envs:
@@ -250,10 +246,10 @@ def test_a_ctrl_c_after_a_worker_was_replaced_does_not_hide_that(
                     patched.setattr(envs._results, "_add_lost", _ctrl_c)
                     envs.step(actions(range(2), 1))
                 batch = envs.receive()
-                told = batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
+                values = batch.observations, batch.rewards, batch.terminated, batch.truncated, batch.infos
             else:
-                told = envs.step(actions(range(2), 1))
-            return [*told, envs.step(actions(range(2), 2))[:4], envs.episode_lengths]
+                values = envs.step(actions(range(2), 1))
+            return [*values, envs.step(actions(range(2), 2))[:4], envs.episode_lengths]
 
     found, expected = step(True), step(False)
     assert expected[4]["restarted"].tolist() == [False, True]
@@ -266,7 +262,7 @@ def _ctrl_c(*_: Any) -> None:
 
 
 def _without_new_seeds(part: Any) -> Any:
-    """The first env's share: what replaced the other is seeded by chance."""
+    """The part of the first env: the seed of the replacement of the other is random."""
     if isinstance(part, dict):
         return {key: part[key][0] for key in ("steps", "_steps", "value", "restarted", "_restarted")}
     return [array[0] for array in part] if isinstance(part, tuple) else part[0]

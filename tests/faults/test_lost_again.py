@@ -1,4 +1,4 @@
-"""What is lost is lost once: replacements that fail in their turn, workers lost in a step of others, bad starts."""
+"""Repeated losses: replacements that fail, workers lost in a step of others, and bad first observations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
 @with_processes
 @modes
 @pytest.mark.parametrize("then", ["constructor exit", "constructor raise", "reset exit", "reset raise"])
-def test_a_replacement_that_fails_in_its_turn_is_replaced_too(
+def test_replacement_that_fails_is_replaced(
     make: Make, config: Configuration, autoreset: str, then: str, tmp_path: Path
 ) -> None:
     if autoreset == "next_step" and then.startswith("reset"):
@@ -60,7 +60,7 @@ def test_a_replacement_that_fails_in_its_turn_is_replaced_too(
 
 @pytest.mark.fault("A7")
 @with_processes
-def test_replacements_that_never_work_end_with_the_first_cause_and_say_how_often(
+def test_replacements_that_never_work_raise_the_first_cause_and_their_number(
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     kwargs = last_env(config, folder=str(tmp_path), then="constructor raise", times=99)
@@ -78,10 +78,10 @@ def test_replacements_that_never_work_end_with_the_first_cause_and_say_how_often
 
 @pytest.mark.fault("A4", "A7")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
-def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
+def test_replacement_that_hangs_in_its_reset_is_replaced(
     make: Make, config: Configuration, gate: Gate, tmp_path: Path
 ) -> None:
-    """It waits at a gate that is never opened; the one after it does not."""
+    """It waits at a gate that is never opened; the next replacement does not."""
     happened = tmp_path / "happened"
     happened.mkdir()
 
@@ -111,7 +111,7 @@ def test_a_replacement_that_hangs_in_its_reset_is_replaced_too(
 
 @pytest.mark.fault("A1", "B4")
 @modes
-def test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset(autoreset: str, tmp_path: Path) -> None:
+def test_envs_lost_in_a_step_of_others_must_be_reset(autoreset: str, tmp_path: Path) -> None:
     with mv.make_vec(
         ExitsThenFails,
         4,
@@ -134,10 +134,10 @@ def test_envs_lost_in_a_step_that_was_not_theirs_must_be_reset(autoreset: str, t
 @pytest.mark.fault("A4")
 @pytest.mark.parametrize("config", [FORKSERVER], ids=str)
 @pytest.mark.parametrize("on_failure", ["raise", "restart"])
-def test_a_worker_that_hangs_is_noticed_while_others_are_received(
+def test_hanging_worker_is_noticed_while_others_are_received(
     make: Make, config: Configuration, gate: Gate, on_failure: str
 ) -> None:
-    """Its time runs from when it was asked, however often somebody asks for others."""
+    """Its deadline counts from its own request, however often others are requested."""
     last = config.num_envs - 1
     envs = make(
         Gated, env_kwargs=last_env(config, gate=str(gate)), on_failure=on_failure, timeouts=mv.Timeouts(reply_s=0.5)
@@ -162,7 +162,7 @@ def test_a_worker_that_hangs_is_noticed_while_others_are_received(
 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
-def test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered(make: Make, config: Configuration) -> None:
+def test_bad_first_observation_after_a_truncated_episode_is_not_delivered(make: Make, config: Configuration) -> None:
     envs = make(
         BadStart,
         env_kwargs=last_env(config, bad=True),
@@ -183,7 +183,7 @@ def test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered(make
     [("reset", None), ("reset", []), ("reset", ["a"]), *(("step", odd) for odd in (["a"], 3, None, [], 0, ""))],
 )
 @pytest.mark.parametrize("infos", [True, False])
-def test_an_info_that_is_no_dict_is_named(
+def test_info_that_is_not_a_dict_is_named(
     make: Make, config: Configuration, phase: str, info: Any, infos: bool
 ) -> None:
     envs = make(OddInfos, env_kwargs=last_env(config, phase=phase, info=info), infos=infos)
@@ -196,8 +196,8 @@ def test_an_info_that_is_no_dict_is_named(
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
 @pytest.mark.parametrize("info", [None, [], ["a"]])
-def test_a_last_info_that_is_no_dict_is_named(make: Make, config: Configuration, info: Any) -> None:
-    """In same_step the info of an episode's last step has a place of its own."""
+def test_final_info_that_is_not_a_dict_is_named(make: Make, config: Configuration, info: Any) -> None:
+    """In same_step mode the info of an episode's last step is returned separately."""
     kwargs = [{}] * (config.num_envs - 1) + [{"phase": "end", "info": info}]
     envs = make(OddInfos, env_kwargs=kwargs, autoreset="same_step")
     envs.reset(seed=0)
@@ -207,7 +207,7 @@ def test_a_last_info_that_is_no_dict_is_named(make: Make, config: Configuration,
 
 
 @pytest.mark.fault("B1")
-def test_a_dict_of_another_class_is_a_dict() -> None:
+def test_info_of_a_dict_subclass_is_accepted() -> None:
     with mv.make_vec(OddInfos, 1, "serial", env_kwargs={"phase": "step", "info": OrderedDict()}) as envs:
         envs.reset(seed=0)
         envs.step(actions(range(1), 0))
@@ -215,7 +215,7 @@ def test_a_dict_of_another_class_is_a_dict() -> None:
 
 @pytest.mark.fault("A7")
 @pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
-def test_a_restart_that_was_refused_is_not_counted(make: Make, config: Configuration) -> None:
+def test_refused_restart_is_not_counted(make: Make, config: Configuration) -> None:
     class Raises(Walk):
         def step(self, action: Any) -> Any:
             raise ZeroDivisionError("again")
@@ -230,8 +230,8 @@ def test_a_restart_that_was_refused_is_not_counted(make: Make, config: Configura
 
 @pytest.mark.fault("A10")
 @pytest.mark.parametrize("phase", ["step", "reset"])
-def test_our_own_errors_can_be_pickled(phase: str) -> None:
-    """Somebody may run all this inside a pool of processes."""
+def test_library_errors_can_be_pickled(phase: str) -> None:
+    """A user may run all this inside a pool of processes."""
     from multiverse.core.errors import RemoteError
 
     errors = [
@@ -245,7 +245,7 @@ def test_our_own_errors_can_be_pickled(phase: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reply_s", "reset_s"])
-def test_an_infinite_timeout_is_none(name: str) -> None:
+def test_infinite_timeout_means_no_timeout(name: str) -> None:
     timeouts = mv.Timeouts(**{name: float("inf")})  # type: ignore[arg-type]
     with mv.make_vec(Walk, 2, "process", workers=1, on_failure="restart", timeouts=timeouts) as envs:
         envs.reset(seed=0)

@@ -18,7 +18,7 @@ from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THRE
 from tests.contract.conftest import Make
 from tests.contract.runs import actions
 from tests.envs import Walk
-from tests.faults.conftest import Told
+from tests.faults.conftest import LoggedWarnings
 from tests.faults.episode_envs import RunsOutOfMemory
 from tests.faults.unlucky_envs import Leaks
 from tests.rollouts.envs import Stumbles
@@ -33,7 +33,7 @@ def last_env(config: Configuration, **kwargs: Any) -> list[dict[str, Any]]:
 
 
 def steps(envs: mv.VectorEnv, count: int) -> list[bool]:
-    """Whether the last env was restarted, in each of so many steps."""
+    """Take `count` steps and return for each whether the last env was restarted."""
     found = []
     for k in range(count):
         *_, infos = envs.step(actions(range(envs.num_envs), k))
@@ -46,9 +46,9 @@ def steps(envs: mv.VectorEnv, count: int) -> list[bool]:
 @with_processes
 @pytest.mark.parametrize("phase", ["step", "reset", "constructor"])
 def test_memory_error_of_an_env_replaces_its_worker(
-    make: Make, config: Configuration, phase: str, tmp_path: Path, told: Told
+    make: Make, config: Configuration, phase: str, tmp_path: Path, logged_warnings: LoggedWarnings
 ) -> None:
-    """In the constructor of an env that is built in place of one that raised."""
+    """In the constructor of an env that replaces one that raised."""
     kwargs = last_env(config, note=str(tmp_path / "note"), phase=phase)
     envs = make(Leaks, env_kwargs=kwargs, autoreset="same_step", on_failure="restart")
     envs.reset(seed=7)
@@ -56,7 +56,7 @@ def test_memory_error_of_an_env_replaces_its_worker(
     assert sum(steps(envs, 6)) == 1
     assert (envs.failures.worker_restarts, envs.failures.env_restarts) == (1, 0)
     assert [pid in before for pid in envs.worker_pids] == [True] * (len(before) - 1) + [False]
-    (line,) = [line for line in told() if "restart 1" in line]
+    (line,) = [line for line in logged_warnings() if "restart 1" in line]
     assert "one of its envs ran out of memory" in line and f"env {config.num_envs - 1}" in line
     assert "MemoryError: all of it is in use" in line
 
@@ -106,7 +106,7 @@ def test_memory_error_while_whole_episodes_are_collected_replaces_the_worker(tmp
 # -- a limit ---------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> dict[int | None, int]:
-    """What processes hold, as a test says; others hold a MiB. It is looked at before every request."""
+    """Memory of processes, set by the test; others hold 1 MiB. It is checked before every request."""
     sizes: dict[int | None, int] = {}
     monkeypatch.setattr(worker_memory, "rss_bytes", lambda pid: sizes.get(pid, MIB))
     monkeypatch.setattr(worker_memory, "LOOK_EVERY_S", 0.0)
@@ -117,7 +117,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> dict[int | None, int]:
 @with_processes
 @pytest.mark.parametrize("asked", ["step", "send", "reset"])
 def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
-    make: Make, config: Configuration, asked: str, held: dict[int | None, int], told: Told
+    make: Make, config: Configuration, asked: str, held: dict[int | None, int], logged_warnings: LoggedWarnings
 ) -> None:
     envs = make(Walk, on_failure=mv.FailureOptions(on_failure="restart", worker_memory_limit="2 MiB"))
     envs.reset(seed=7)
@@ -132,7 +132,7 @@ def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
         envs.reset(seed=7)
     assert pid not in envs.worker_pids and not any(steps(envs, 2))
     assert envs.failures.worker_restarts == 1
-    (line,) = [line for line in told() if "restart 1" in line]
+    (line,) = [line for line in logged_warnings() if "restart 1" in line]
     assert "used 3.0 MiB, more than worker_memory_limit=2.0 MiB" in line and "out of memory" not in line
 
 
@@ -140,7 +140,7 @@ def test_worker_above_its_memory_limit_is_replaced_before_the_next_request(
 def test_worker_that_was_busy_at_the_last_look_is_checked_before_its_own_next_request(
     held: dict[int | None, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in asynchronous runs, where one worker is asked while the others are busy."""
+    """As in asynchronous runs, where one worker gets a request while the others are busy."""
     failures = mv.FailureOptions(on_failure="restart", worker_memory_limit="2MiB")
     with mv.make_vec(Walk, 2, "process", workers=2, on_failure=failures) as envs:
         envs.reset(seed=7)
@@ -208,12 +208,12 @@ def test_memory_limit_needs_restarts() -> None:
     ("given", "expected"),
     [(5, 5), ("5", 5), ("2GiB", 2 << 30), ("1.5 KiB", 1536), ("500MB", 500_000_000), ("7b", 7), ("1 tib", 1 << 40)],
 )
-def test_amounts_of_memory_are_understood(given: int | str, expected: int) -> None:
+def test_memory_amounts_are_parsed(given: int | str, expected: int) -> None:
     assert number_of_bytes("limit", given) == expected
 
 
 @pytest.mark.parametrize("given", ["", "much", "2 Gib i", "-1", 0, True, "1.2.3MB", "GiB"])
-def test_other_amounts_of_memory_are_refused(given: Any) -> None:
+def test_invalid_memory_amounts_are_refused(given: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"^limit="):
         number_of_bytes("limit", given)
 
@@ -226,13 +226,13 @@ def looks_until_warned(sizes: list[int]) -> int | None:
 
 @pytest.mark.fault("A15")
 @pytest.mark.parametrize("each", [MIB, 10 * MIB, WORTH_A_WARNING])
-def test_steady_growth_is_warned_of_when_it_is_large_enough(each: int) -> None:
+def test_steady_growth_is_warned_of_when_large_enough(each: int) -> None:
     warned = looks_until_warned([100 * MIB + k * each for k in range(2000)])
     assert warned is not None and WORTH_A_WARNING <= warned * each <= max(2 * WORTH_A_WARNING, SAMPLES * each)
 
 
 @pytest.mark.fault("A15")
-def test_memory_that_is_taken_once_is_no_steady_growth() -> None:
+def test_single_allocation_is_not_steady_growth() -> None:
     sizes = [100 * MIB, *[100 * MIB + 4 * WORTH_A_WARNING + k * 1000 for k in range(1000)]]
     assert looks_until_warned(sizes) is None
 
@@ -245,11 +245,13 @@ def test_growth_is_warned_of_again_when_the_memory_has_doubled() -> None:
 
 
 @pytest.mark.fault("A15")
-def test_worker_whose_memory_grows_is_named_with_its_envs_and_the_flag(held: dict[int | None, int], told: Told) -> None:
+def test_worker_whose_memory_grows_is_named_with_its_envs_and_the_flag(
+    held: dict[int | None, int], logged_warnings: LoggedWarnings
+) -> None:
     with FORKSERVER.make(Walk) as envs:
         envs.reset(seed=7)
         for k in range(10):
             held[envs.worker_pids[-1]] = (k + 1) * WORTH_A_WARNING
             steps(envs, 1)
-    line, *_ = [line for line in told() if "grows steadily" in line]
+    line, *_ = [line for line in logged_warnings() if "grows steadily" in line]
     assert "worker 1 (envs 2-3)" in line and "--worker-memory-limit" in line and "more than" in line

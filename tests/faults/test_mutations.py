@@ -1,4 +1,4 @@
-"""The table of guards fits the source and the tests: `make test-faults-mutations` will have something to say."""
+"""The table of guards fits the source and the tests, so that `make test-faults-mutations` can run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.faults.mutations.guard import Stale, markers
 from tests.faults.promises import IN_SCOPE, ROOT, marked_tests
 
 
-def test_every_guard_is_marked_in_the_source_once_and_can_be_switched_off() -> None:
+def test_every_guard_is_marked_in_the_source_once_and_can_be_disabled() -> None:
     stale = []
     for guard in GUARDS:
         try:
@@ -20,11 +20,11 @@ def test_every_guard_is_marked_in_the_source_once_and_can_be_switched_off() -> N
     assert stale == []
 
 
-def test_every_marker_in_the_source_is_a_guard_of_the_table() -> None:
+def test_every_marker_in_the_source_is_in_the_table() -> None:
     assert set(markers()) - {guard.name for guard in GUARDS} == set()
 
 
-def test_a_guards_tests_are_marked_with_its_rows() -> None:
+def test_tests_of_a_guard_are_marked_with_its_rows() -> None:
     marks = marked_tests()
     unmarked = [
         f"{guard.name}: {test} does not prove {guard.rows}"
@@ -42,10 +42,10 @@ def test_tests_of_every_guard_exist_with_their_parameters() -> None:
     assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]
 
 
-def test_every_row_has_a_guard_that_can_be_switched_off() -> None:
+def test_every_row_has_a_guard() -> None:
     assert {row for guard in GUARDS for row in guard.rows} == IN_SCOPE
 
 
-def test_no_two_guards_have_one_name() -> None:
+def test_guard_names_are_unique() -> None:
     names = [guard.name for guard in GUARDS]
     assert sorted(set(names)) == sorted(names)

@@ -1,4 +1,4 @@
-"""What native code does to the calling process nobody can contain; but it is told which env it was, and where."""
+"""Crashes of native code in the calling process cannot be contained, but their env and place are reported."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ IN_STEP = "native code of env 1, in its step (step 3 of episode 1, seed 8, 1 epi
 
 
 def crashed(*arguments: str) -> str:
-    """What a program says on standard error that a segmentation fault ends."""
+    """Return the standard error of a program that a segmentation fault ends."""
     with Victim(PROGRAM, *arguments) as victim:
         victim.lines_until("pids")
         assert victim.end() == -signal.SIGSEGV
@@ -63,24 +63,24 @@ def crashed(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize("executor", ["hybrid", "served"])
-def test_a_crash_in_the_callers_own_share_names_the_env_its_step_and_its_seed(executor: str) -> None:
+def test_crash_of_an_env_in_the_caller_names_env_step_and_seed(executor: str) -> None:
     said = crashed(executor, "step")
     assert said.count(TRACEBACK) == 1 and "step of env 1" in said
     assert said.count(IN_STEP) == 1 and "executor='process'" in said, said
 
 
-def test_so_does_one_in_a_reset() -> None:
+def test_crash_in_a_reset_in_the_caller_names_env_episode_and_seed() -> None:
     said = crashed("hybrid", "reset")
     assert TRACEBACK in said and "native code of env 1, in its reset (episode 1, seed 8, 1 episode before)" in said
 
 
-def test_so_does_one_in_a_constructor_which_has_no_seed_yet() -> None:
+def test_crash_in_a_constructor_in_the_caller_names_the_env() -> None:
     said = crashed("hybrid", "constructor")
     assert TRACEBACK in said and "native code of env 1, in its constructor, line " in said
 
 
 @pytest.mark.parametrize("executor", ["serial", "thread"])
-def test_without_a_fork_server_the_traceback_names_the_env(executor: str) -> None:
+def test_traceback_names_the_env_without_a_fork_server(executor: str) -> None:
     said = crashed(executor, "step")
     assert said.count(TRACEBACK) == 1 and "step of env 1" in said
     assert "multiverse: " not in said
@@ -109,7 +109,7 @@ if sys.argv[1] == "kill":
 
 @pytest.mark.fault("A13")
 @pytest.mark.parametrize("ends", ["end", "exit", "kill"])
-def test_a_program_that_ends_in_another_way_is_told_nothing(ends: str) -> None:
+def test_program_that_ends_otherwise_prints_nothing(ends: str) -> None:
     with Victim(QUIET, ends) as victim:
         victim.lines_until("pids")
         assert victim.end() == {"end": 0, "exit": 3, "kill": -signal.SIGKILL}[ends]
@@ -117,7 +117,7 @@ def test_a_program_that_ends_in_another_way_is_told_nothing(ends: str) -> None:
         assert victim.stderr() == ""
 
 
-def test_a_program_that_has_its_own_faulthandler_keeps_it() -> None:
+def test_faulthandler_of_the_program_is_kept() -> None:
     program = "import faulthandler\nfaulthandler.enable()\n" + PROGRAM
     with Victim(program, "hybrid", "step") as victim:
         victim.lines_until("pids")
@@ -148,7 +148,7 @@ say(psutil.Process().num_fds() - opened)
 
 
 @pytest.mark.fault("A13")
-def test_faulthandler_is_borrowed_and_given_back() -> None:
+def test_faulthandler_is_enabled_temporarily_and_restored() -> None:
     assert quiet_program(BORROWED) == ["0"]
 
 
@@ -169,7 +169,7 @@ def take_step(share: OwnShare) -> None:
     share.words[NOW] = 1 + abs(share.words[NOW])
 
 
-def test_steps_are_counted_from_each_envs_reset_and_only_those_it_takes(share: OwnShare) -> None:
+def test_steps_are_counted_from_the_reset_of_each_env(share: OwnShare) -> None:
     for i in range(3):
         share.begin(i, 0, 5 + i, 0)
     take_step(share)
@@ -189,7 +189,7 @@ def test_steps_are_counted_from_each_envs_reset_and_only_those_it_takes(share: O
 
 
 @pytest.mark.parametrize("seed", [None, 2**70])
-def test_a_seed_that_is_not_known_is_not_made_up(share: OwnShare, seed: int | None) -> None:
+def test_unknown_seed_is_reported_as_never_seeded(share: OwnShare, seed: int | None) -> None:
     share.begin(0, 4, seed, None if seed is None else 4)
     share.words[NOW] = 1
     assert described(content(share), 0, False) == "episode 4, never seeded"
@@ -205,6 +205,6 @@ def test_a_seed_that_is_not_known_is_not_made_up(share: OwnShare, seed: int | No
         ("process", "a crash costs the envs of a worker"),
     ],
 )
-def test_a_plan_says_what_a_crash_costs(executor: Any, said: str) -> None:
+def test_plan_states_what_a_crash_costs(executor: Any, said: str) -> None:
     with mv.make_vec("CartPole-v1", 4, executor, **({} if executor == "serial" else {"workers": 1})) as envs:
         assert str(envs.plan).endswith(said) and said.endswith(envs.plan.a_crash_costs)

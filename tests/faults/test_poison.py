@@ -1,4 +1,4 @@
-"""Row B9: `copy="poison"` finds a program that keeps arrays which the next step takes away under `copy=False`."""
+"""Row B9: `copy="poison"` finds a program that keeps arrays which the next step overwrites with `copy=False`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS = {
 @pytest.mark.fault("B9")
 @everywhere
 @pytest.mark.parametrize("env", [Walk, Nested])
-def test_with_copies_nothing_that_was_returned_ever_changes(make: Make, config: Configuration, env: Any) -> None:
+def test_copied_results_never_change(make: Make, config: Configuration, env: Any) -> None:
     """Observations that differ from step to step, as one array and as several."""
     envs = make(env, autoreset="same_step")
     returned = [envs.reset(seed=0)]
@@ -41,7 +41,7 @@ def test_with_copies_nothing_that_was_returned_ever_changes(make: Make, config: 
 
 @pytest.mark.fault("B9")
 @everywhere
-def test_what_an_earlier_call_returned_is_poisoned_when_the_next_one_begins(make: Make, config: Configuration) -> None:
+def test_earlier_results_are_poisoned_at_the_next_call(make: Make, config: Configuration) -> None:
     envs = make(Nested, copy="poison")
     kept, _ = envs.reset(seed=0)
     assert np.isfinite(kept["body"][1]).all()
@@ -55,7 +55,7 @@ def test_what_an_earlier_call_returned_is_poisoned_when_the_next_one_begins(make
 @pytest.mark.fault("B9")
 @pytest.mark.parametrize("call", sorted(CALLS))
 @pytest.mark.parametrize("config", [SERIAL, FORKSERVER], ids=str)
-def test_every_kind_of_next_call_poisons(make: Make, config: Configuration, call: str) -> None:
+def test_every_kind_of_call_poisons_earlier_results(make: Make, config: Configuration, call: str) -> None:
     envs = make(Walk, copy="poison")
     envs.reset(seed=0)
     kept, *_ = envs.step(actions(range(config.num_envs), 0))
@@ -65,7 +65,7 @@ def test_every_kind_of_next_call_poisons(make: Make, config: Configuration, call
 
 @pytest.mark.fault("B9")
 @everywhere
-def test_what_is_used_in_time_is_the_same_as_with_copies(make: Make, config: Configuration) -> None:
+def test_poisoned_mode_returns_the_same_values_as_copies(make: Make, config: Configuration) -> None:
     envs = make(Nested, copy="poison", autoreset="same_step")
     with SERIAL.make(Nested, config.num_envs, autoreset="same_step") as oracle:
         assert_same(envs.reset(seed=3), oracle.reset(seed=3))
@@ -76,6 +76,6 @@ def test_what_is_used_in_time_is_the_same_as_with_copies(make: Make, config: Con
 
 @pytest.mark.fault("B9")
 @pytest.mark.parametrize("word", [None, "poisson", 2])
-def test_another_word_for_it_is_refused(word: Any) -> None:
+def test_unknown_copy_mode_is_refused(word: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="copy="):
         mv.make_vec(Walk, 2, "serial", copy=word)

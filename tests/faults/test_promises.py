@@ -1,4 +1,4 @@
-"""Every promise names the tests that prove it, and every such test is marked with the row it proves."""
+"""Every promise names the tests that prove it, and every such test has the mark of the row that it proves."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ SMALL_PAGE = """# Title
 """
 
 
-def test_every_row_in_scope_is_promised_and_proven() -> None:
+def test_every_row_in_scope_has_a_promise_and_tests() -> None:
     page = rows_on_the_page()
     assert page.keys() == IN_SCOPE
     assert [row for row, tests in page.items() if not tests] == []
 
 
-def test_the_overview_has_every_row_once_in_the_order_of_the_page() -> None:
+def test_overview_has_every_row_once_in_page_order() -> None:
     assert overview_of_the_page() == list(rows_on_the_page())
 
 
-def test_no_line_is_too_long_to_read() -> None:
+def test_page_lines_have_limited_length() -> None:
     assert [line for line in PAGE.read_text().splitlines() if len(line) > LONGEST_LINE] == []
 
 
@@ -57,8 +57,8 @@ def test_every_test_on_the_page_exists() -> None:
     assert named_on_the_page() - all_tests() == set()
 
 
-def test_the_page_and_the_marks_say_the_same() -> None:
-    """A test listed for a row carries its mark, and a marked test is listed for each of its rows."""
+def test_page_and_marks_agree() -> None:
+    """A test listed for a row has its mark, and a marked test is listed for each of its rows."""
     by_row: dict[str, set[str]] = defaultdict(set)
     for test, rows in marked_tests().items():
         for row in rows:
@@ -69,13 +69,13 @@ def test_the_page_and_the_marks_say_the_same() -> None:
     assert {row: tests for row, tests in missing.items() if tests} == {}
 
 
-def test_a_mark_names_rows_once_and_only_rows_there_are() -> None:
+def test_marks_name_existing_rows_once() -> None:
     marks = marked_tests()
     assert {test: rows for test, rows in marks.items() if not rows or not IN_SCOPE.issuperset(rows)} == {}
     assert {test: rows for test, rows in marks.items() if len(set(rows)) != len(rows)} == {}
 
 
-def test_the_form_of_the_page_is_read() -> None:
+def test_valid_page_is_parsed() -> None:
     assert rows_on_the_page(SMALL_PAGE) == {"A1": ["tests/a/test_b.py::test_c"]}
     assert overview_of_the_page(SMALL_PAGE) == ["A1"]
     assert named_on_the_page(SMALL_PAGE) == {"tests/a/test_b.py::test_c"}
@@ -100,7 +100,7 @@ def test_the_form_of_the_page_is_read() -> None:
         ("| [A1](#a1) |", "| A1 |"),
     ],
 )
-def test_what_does_not_have_the_form_is_refused_and_not_skipped(part: str, instead: str) -> None:
+def test_malformed_page_is_refused(part: str, instead: str) -> None:
     page = SMALL_PAGE.replace(part, instead, 1)
     assert page != SMALL_PAGE
     with pytest.raises(AssertionError):

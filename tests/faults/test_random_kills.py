@@ -1,4 +1,4 @@
-"""Row A18: no lock is shared in the data path. A worker killed at any moment never makes anybody hang."""
+"""Row A18: the data path shares no locks. A worker killed at any moment never makes the program hang."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Killer(threading.Thread):
 @pytest.mark.fault("A18", "F2")
 @pytest.mark.usefixtures("restarts_without_pause")
 @pytest.mark.parametrize(("config", "kills"), CASES, ids=str)
-def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
+def test_random_kills_are_survived_and_every_step_is_accounted_for(
     make: Make, config: Configuration, kills: int
 ) -> None:
-    """Steps and resets go on meanwhile, with infos of every kind: through the block, by pipe, and both."""
+    """Steps and resets continue meanwhile, with infos of every kind: through the block, by pipe, and both."""
     n = config.num_envs
     envs: mv.VectorEnv = make(
         NeedsReset,
@@ -71,7 +71,7 @@ def test_kills_at_random_moments_are_survived_and_every_step_is_accounted_for(
         killer.join()
     found = envs.failures
     assert len(killer.killed) == kills
-    assert 1 <= found.worker_restarts <= kills  # one that is lost again while it is replaced is lost once
+    assert 1 <= found.worker_restarts <= kills  # a worker that is lost again during its replacement counts once
     assert (found.timeouts, found.env_restarts) == (0, 0)
     assert found.steps_sent == steps * n == found.steps_used + found.steps_discarded
 

@@ -1,4 +1,4 @@
-"""Row A7: restarts are limited relative to the episodes and steps done between failures, or to a rate that is given."""
+"""Row A7: restarts are limited relative to the episodes and steps between failures, or to a given rate."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def run(envs: mv.VectorEnv, steps: int) -> None:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that a test moves."""
+    """A clock that the test sets."""
     now = SimpleNamespace(s=1000.0)
     monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now.s))
     return now
 
 
 def failures_allowed(limit: RestartLimit[int], episodes: int, steps: int, most: int = 1000) -> int:
-    """So many failures are followed by a restart, with this work before each."""
+    """Return how many failures are followed by a restart, with this work before each."""
     return next((k for k in range(most) if not limit.allows(k, Work(k * episodes, k * steps))), most)
 
 
@@ -71,7 +71,7 @@ def test_failures_are_allowed_relative_to_the_work_between_them(episodes: int, s
 
 
 @pytest.mark.fault("A7")
-def test_first_cause_is_that_of_the_failures_which_exceed_the_limit() -> None:
+def test_first_cause_is_that_of_the_failures_that_exceed_the_limit() -> None:
     limit: RestartLimit[str] = restart_limit(None)
     assert limit.allows("long ago", Work(0, 0))
     for k in range(RESTARTS_IN_A_ROW):
@@ -131,7 +131,7 @@ def test_worker_that_dies_in_its_first_reset_each_time_is_given_up(make: Make, c
 
 
 @pytest.mark.fault("A7")
-def test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced(tmp_path: Path) -> None:
+def test_occasionally_dying_workers_of_whole_episodes_are_always_replaced(tmp_path: Path) -> None:
     kwargs = {"folder": str(tmp_path), "every": 12}
     with mv.make_vec(Stumbles, 1, "serial") as envs:
         policy = network(envs)
@@ -153,7 +153,7 @@ def test_timeouts_with_many_steps_between_them_are_not_in_a_row(steps: int, in_a
 # -- relative to time ----------------------------------------------------------------------------------------------
 @pytest.mark.fault("A7")
 @pytest.mark.parametrize("work", [0, 1000])
-def test_rate_that_is_given_applies_whatever_work_is_done(work: int, clock: SimpleNamespace) -> None:
+def test_given_rate_applies_whatever_work_is_done(work: int, clock: SimpleNamespace) -> None:
     assert failures_allowed(restart_limit(4), work, work) == 4
     limit: RestartLimit[int] = restart_limit(4)
     for k in range(20):
@@ -164,7 +164,9 @@ def test_rate_that_is_given_applies_whatever_work_is_done(work: int, clock: Simp
 @pytest.mark.fault("A7")
 @pytest.mark.parametrize("rate", [None, 3])
 @pytest.mark.parametrize("every_s", [0.001, 0.7, 11.0])
-def test_value_named_by_the_error_would_have_sufficed(rate: int | None, every_s: float, clock: SimpleNamespace) -> None:
+def test_restart_rate_named_in_the_error_would_have_sufficed(
+    rate: int | None, every_s: float, clock: SimpleNamespace
+) -> None:
     limits: list[RestartLimit[int]] = [restart_limit(rate)]
     while True:
         clock.s += every_s
@@ -179,7 +181,7 @@ def test_value_named_by_the_error_would_have_sufficed(rate: int | None, every_s:
 
 
 @pytest.mark.fault("A7")
-def test_rate_that_is_given_limits_all_envs_of_a_worker_together() -> None:
+def test_given_rate_limits_all_envs_of_a_worker_together() -> None:
     kwargs = [{"what": "raise", "at": 12}] * 4
     failures = mv.FailureOptions(on_failure="restart", restarts_per_minute=3)
     expected = pytest.raises(
@@ -191,7 +193,7 @@ def test_rate_that_is_given_limits_all_envs_of_a_worker_together() -> None:
 
 # -- runs ------------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("A7")
-def test_run_with_one_failure_in_hundreds_of_steps_comes_to_its_end(tmp_path: Path) -> None:
+def test_run_with_one_failure_in_hundreds_of_steps_finishes(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"env_steps": 6000, "num_envs": 2, "executor": "serial", "evaluate_every": 0}
     kwargs = {"what": "raise", "at": 400}
     trained = mv.train(Fault, "a2c", **settings, env_kwargs=kwargs, evaluation_episodes=1, run_dir=tmp_path / "run")

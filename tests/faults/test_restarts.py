@@ -1,4 +1,4 @@
-"""Rows A1, A7, A9, B4: on_failure="restart" replaces what is lost, says so in its row, and touches nothing else."""
+"""Rows A1, A7, A9, B4: on_failure="restart" replaces what is lost, marks its row, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def assert_others_untouched(config: Configuration, found: list[Any], expected: l
 
 
 def assert_lost_row(step: Any, before: Any, lost: range, autoreset: str) -> None:
-    """As DESIGN has it: reward 0, truncated, the last delivered observation as the final one, `restarted`."""
+    """As specified in DESIGN: reward 0, truncated, the last delivered observation as the final one, `restarted`."""
     observations, rewards, terminated, truncated, infos = step
     for i in lost:
         assert (rewards[i], terminated[i], truncated[i]) == (0.0, False, True)
@@ -59,7 +59,7 @@ def assert_lost_row(step: Any, before: Any, lost: range, autoreset: str) -> None
 @pytest.mark.parametrize(
     ("config", "autoreset"), [(FORKSERVER, "same_step"), *((c, "next_step") for c in PROCESSES)], ids=str
 )
-def test_a_killed_worker_is_replaced_and_the_others_stay_bit_equal(
+def test_killed_worker_is_replaced_and_the_others_stay_bit_equal(
     make: Make, config: Configuration, autoreset: str
 ) -> None:
     clean = make(Walk, autoreset=autoreset)
@@ -82,7 +82,7 @@ def test_a_killed_worker_is_replaced_and_the_others_stay_bit_equal(
 
 @pytest.mark.fault("A1", "C3")
 @pytest.mark.parametrize(("config", "what"), [(FORKSERVER, "exit"), *((c, "kill") for c in PROCESSES)], ids=str)
-def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, what: str) -> None:
+def test_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, what: str) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what=what, at=2), on_failure="restart")
     envs.reset(seed=7)
     before, lost_step = steps(envs, 2)
@@ -93,9 +93,7 @@ def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Config
 @pytest.mark.fault("A9", "B4", "F2")
 @everywhere
 @modes
-def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
-    make: Make, config: Configuration, autoreset: str
-) -> None:
+def test_env_that_raises_is_rebuilt_without_affecting_others(make: Make, config: Configuration, autoreset: str) -> None:
     clean = make(Walk, autoreset=autoreset)
     clean.reset(seed=7)
     expected = steps(clean, 3)
@@ -112,7 +110,7 @@ def test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything(
 
 @pytest.mark.fault("A7")
 @with_processes
-def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
+def test_crash_loop_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="exit", at=1), on_failure="restart")
     envs.reset(seed=7)
     with pytest.raises(mv.errors.WorkerDied, match="exited with code 3") as caught:
@@ -126,7 +124,7 @@ def test_a_crash_loop_ends_with_its_first_cause(make: Make, config: Configuratio
 
 @pytest.mark.fault("A7")
 @everywhere
-def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
+def test_env_that_fails_repeatedly_ends_with_its_first_cause(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="raise", at=1), on_failure="restart")
     envs.reset(seed=7)
     with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
@@ -140,7 +138,7 @@ def test_an_env_that_fails_again_and_again_ends_with_its_first_cause(make: Make,
     [*((config, "raise") for config in (SERIAL, THREAD, FORKSERVER)), *((c, "exit") for c in (FORKSERVER, FORK))],
     ids=str,
 )
-def test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised(
+def test_first_of_several_causes_is_raised_after_three_restarts(
     make: Make, config: Configuration, ends: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "failures"
@@ -151,13 +149,13 @@ def test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised(
     envs.reset(seed=7)
     with pytest.raises(mv.MultiverseError, match=r"failure 1$|exited with code 1 ") as caught:
         steps(envs, 20)
-    assert path.stat().st_size == 4  # the first, and the three that were started in its place
+    assert path.stat().st_size == 4  # the first, and its three replacements
     assert isinstance(caught.value, mv.errors.EnvFailed if ends == "raise" else mv.errors.WorkerDied)
 
 
 @pytest.mark.fault("A7")
 @everywhere
-def test_failing_before_the_first_good_reset_is_not_tried_again(
+def test_failure_before_the_first_successful_reset_is_not_retried(
     make: Make, config: Configuration, tmp_path: Path
 ) -> None:
     path = tmp_path / "failures"
@@ -169,7 +167,7 @@ def test_failing_before_the_first_good_reset_is_not_tried_again(
 
 @pytest.mark.fault("A1")
 @with_processes
-def test_a_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, config: Configuration) -> None:
+def test_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart")
     expected, _ = envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGKILL)
@@ -185,7 +183,7 @@ def test_a_worker_that_dies_in_a_reset_is_replaced_and_reset_again(make: Make, c
     [(FORKSERVER, "same_step"), (FORKSERVER, "next_step"), (FORK, "same_step"), (SPAWN, "same_step")],
     ids=str,
 )
-def test_a_replacement_that_dies_in_its_turn_is_replaced_and_begins_an_episode(
+def test_replacement_that_dies_is_replaced_and_starts_an_episode(
     make: Make, config: Configuration, autoreset: str, tmp_path: Path
 ) -> None:
     kwargs = [{"index": i} for i in range(config.num_envs - 1)] + [{"path": str(tmp_path / "resets")}]
@@ -202,7 +200,7 @@ def test_a_replacement_that_dies_in_its_turn_is_replaced_and_begins_an_episode(
 
 @pytest.mark.fault("A1")
 @with_processes
-def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, config: Configuration) -> None:
+def test_worker_that_dies_in_a_call_is_replaced_and_must_be_reset(make: Make, config: Configuration) -> None:
     envs = make(Fault, env_kwargs=last_env(config, what="kill", phase="method"), on_failure="restart")
     envs.reset(seed=7)
     with pytest.raises(mv.errors.WorkerDied):
@@ -215,7 +213,7 @@ def test_a_worker_that_dies_in_a_call_is_replaced_but_must_be_reset(make: Make, 
 
 @pytest.mark.fault("A3", "A4")
 @with_processes
-def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
+def test_hanging_worker_is_killed_and_replaced(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3))
     envs.reset(seed=7)
     (before,) = steps(envs, 1)
@@ -227,7 +225,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configur
 
 @pytest.mark.fault("A1", "B4")
 @pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
-def test_first_come_first_served_goes_on_after_a_death(make: Make, config: Configuration) -> None:
+def test_first_come_first_served_continues_after_a_death(make: Make, config: Configuration) -> None:
     envs = make(Walk, on_failure="restart")
     envs.reset(seed=7)
     lost = config.last_range
@@ -245,8 +243,8 @@ def test_first_come_first_served_goes_on_after_a_death(make: Make, config: Confi
 
 @pytest.mark.fault("B4")
 @pytest.mark.parametrize("config", [FORKSERVER, SPAWN], ids=str)
-def test_infos_are_right_after_a_restart(make: Make, config: Configuration) -> None:
-    """The new worker numbers its info columns anew."""
+def test_infos_are_correct_after_a_restart(make: Make, config: Configuration) -> None:
+    """The new worker numbers its info columns again."""
     clean = make(Walk)
     clean.reset(seed=7)
     expected = [infos for *_, infos in steps(clean, 5)]
@@ -266,15 +264,15 @@ def test_auto_with_restart_chooses_processes() -> None:
         assert envs.plan.executor == "process"
 
 
-def test_an_unknown_policy_is_refused() -> None:
+def test_unknown_on_failure_value_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="on_failure"):
         mv.make_vec("CartPole-v1", 2, on_failure="ignore")  # type: ignore[arg-type]
 
 
 @pytest.mark.fault("A1")
 @pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN], ids=str)
-def test_after_one_worker_was_replaced_the_death_of_another_is_seen_as_one(make: Make, config: Configuration) -> None:
-    """And not as a hang: nobody waits for a deadline."""
+def test_death_after_another_workers_replacement_is_no_timeout(make: Make, config: Configuration) -> None:
+    """It is not treated as a hang, so there is no wait for a deadline."""
     envs = make(Walk, on_failure="restart", timeouts=mv.Timeouts(reply_s=10, reset_s=10))
     envs.reset(seed=7)
     for k, worker in enumerate((0, 1, 0, 1)):

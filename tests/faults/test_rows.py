@@ -1,4 +1,4 @@
-"""A rollout collected in workers: whatever happens in a row costs that row, and is accounted for as in lock-step."""
+"""A rollout collected in workers: a failure in a row costs only that row, and is accounted for as in lock-step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.rollouts.test_collector import STEPS, collecting, fields_for, policy_
 
 
 def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = FailsOnce, **limits: Any) -> Any:
-    """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 misbehaves."""
+    """Envs 0 and 1 in the first worker, 2 and 3 in the second: env 1 fails."""
     makers = [first, lambda: FailsOnce(str(tmp_path / f"note-{where}"), at, deed), FailsOnce, FailsOnce]
     settings = {"autoreset": "same_step", "infos": False, "copy": False, "on_failure": "restart", **limits}
     return make_with_fields(
@@ -46,13 +46,13 @@ def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = FailsOnce,
 
 
 def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]:
-    """What `count` rollouts were, the accounts, and the episodes."""
+    """Collect `count` rollouts; return them, the accounts and the episodes."""
     collector, rollout, _ = collecting(envs)
     policy, rng, found, episodes = policy_for(envs), np.random.default_rng(1), [], []
     for _ in range(count):
-        told = collector.collect([policy], rng)
-        assert told is not None
-        episodes += told.episodes
+        result = collector.collect([policy], rng)
+        assert result is not None
+        episodes += result.episodes
         steps, slots, finals = rollout.ends()
         names = ("rewards", "terminated", "truncated", "valid", "starts")
         arrays = {name: getattr(rollout, name).copy() for name in names}
@@ -66,8 +66,8 @@ def rollouts(envs: Any, count: int = 2) -> tuple[list[dict[str, Any]], Any, Any]
 
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize("row", range(STEPS))
-def test_a_worker_that_dies_in_a_row_costs_that_row(row: int, tmp_path: Path) -> None:
-    """Whichever row it is, everything is as if the envs had been stepped from here."""
+def test_worker_death_in_a_row_costs_only_that_row(row: int, tmp_path: Path) -> None:
+    """In whichever row, everything is as if the envs had been stepped from the caller."""
     found = []
     for where in ("in workers", "in the caller"):
         with made(tmp_path, row + 1, "dies", where) as envs:
@@ -83,7 +83,7 @@ def test_a_worker_that_dies_in_a_row_costs_that_row(row: int, tmp_path: Path) ->
 
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize("deed", ["hangs", "raises"])
-def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> None:
+def test_hang_or_exception_costs_one_row(deed: str, tmp_path: Path) -> None:
     with made(tmp_path, 3, deed, "in workers", timeouts=mv.Timeouts(reply_s=1.0)) as envs:
         (first, _), failures, episodes = rollouts(envs)
     lost = 2 if deed == "hangs" else 1  # the worker's envs, or the one
@@ -94,7 +94,7 @@ def test_a_hang_or_an_exception_costs_a_row_too(deed: str, tmp_path: Path) -> No
 
 
 @pytest.mark.fault("G7")
-def test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for(tmp_path: Path) -> None:
+def test_restarts_before_a_worker_died_are_accounted_for(tmp_path: Path) -> None:
     """Env 0 raises in the second row and is restarted; in the fifth its worker dies before it can report that."""
     accounts = []
     for where in ("in workers", "in the caller"):
@@ -107,8 +107,10 @@ def test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for(tmp_path: P
 
 
 @pytest.mark.fault("G7")
-def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It wakes when it is about to be replaced, and loses a row that its replacement fills again."""
+def test_writes_of_a_worker_past_its_deadline_do_not_affect_the_rollout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes when it is about to be replaced; the replacement fills the lost row again."""
     given_up, note = Supervisor.allow, tmp_path / "raised"
 
     def allow(*arguments: Any) -> None:
@@ -116,7 +118,7 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
         deadline = time.monotonic() + 20
         while not envs.views[LOST][3].any() and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert envs.views[LOST][3].any()  # what the one that is lost has said of its next row
+        assert envs.views[LOST][3].any()  # the lost worker has begun to write its next row
         given_up(*arguments)
 
     monkeypatch.setattr(Supervisor, "allow", allow)
@@ -125,16 +127,14 @@ def test_what_a_worker_does_after_its_deadline_leaves_no_mark(tmp_path: Path, mo
                      infos=False, on_failure="restart", fields=fields_for(2),
                      timeouts=mv.Timeouts(reply_s=1.0)) as envs:  # fmt: skip
         collector, rollout, _ = collecting(envs)
-        told = collector.collect([policy_for(envs)], np.random.default_rng(1))
-        assert told is not None and told.lost_steps == 2
+        result = collector.collect([policy_for(envs)], np.random.default_rng(1))
+        assert result is not None and result.lost_steps == 2
         assert np.flatnonzero(~rollout.valid.all(axis=1)).tolist() == [2]
         assert (rollout.rewards[3:] == 1.0).all()
 
 
 @pytest.mark.fault("G7")
-def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_after_a_replacement_requires_a_reset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C between the replacement and its next row, which must not count as a row of the next rollout."""
     recover = Executor.recover
 
@@ -158,7 +158,7 @@ def test_an_interrupt_after_a_worker_was_replaced_needs_a_reset(
 
 @pytest.mark.fault("G7", "A1")
 @pytest.mark.parametrize("where", ["in workers", "in the caller"])
-def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
+def test_vector_env_interrupted_during_a_replacement_can_be_closed(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lost worker died asleep: close must not try to wake it."""
@@ -182,8 +182,8 @@ def test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed(
 
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize("executor", ["process", "hybrid", "thread", "serial"])
-def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(executor: Any, tmp_path: Path) -> None:
-    """Env 0 raises in the rollout that its policy ends, and again in a step of the caller's."""
+def test_restarts_of_a_cut_rollout_are_counted_and_later_ones_reported(executor: Any, tmp_path: Path) -> None:
+    """Env 0 raises in the rollout that its policy ends, and again in a step of the caller."""
     makers = [lambda: RaisesInSecondStep(str(tmp_path / "note")), FailsOnce]
     with make_with_fields(makers, executor=executor, workers=None if executor == "serial" else 1, infos=False,
                      reset_plan=mv.DerivedSeeds(4), fields=fields_for(2), autoreset="same_step",
@@ -194,8 +194,8 @@ def test_restarts_of_a_rollout_that_was_cut_are_counted_and_later_ones_told(exec
         assert envs.failures.env_restarts == 1
         envs.reset()
         (tmp_path / "note").unlink()
-        told = [envs.step(np.zeros(2, np.int64))[4] for _ in range(2)]
-        assert told[1]["_restarted"].tolist() == [True, False]
+        results = [envs.step(np.zeros(2, np.int64))[4] for _ in range(2)]
+        assert results[1]["_restarted"].tolist() == [True, False]
         assert envs.failures.env_restarts == 2
 
 
@@ -208,7 +208,7 @@ def faulty_policy(envs: Any, how: str) -> FaultyPolicy:
 
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize("how", ["raises", "one for all", "two for each", "NaN"])
-def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: str, tmp_path: Path) -> None:
+def test_failing_policy_in_a_worker_is_named_and_cleared_by_reset(how: str, tmp_path: Path) -> None:
     with made(tmp_path, 0, "", "in workers") as envs:
         collector, rollout, _ = collecting(envs)
         with pytest.raises(EnvFailed, match=r"raised in a rollout: .*(as requested|the policy's act)"):
@@ -223,7 +223,7 @@ def test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps(how: st
 
 @pytest.mark.fault("G7", "A3")
 @pytest.mark.parametrize("where", ["in workers", "in the caller", "raise"])
-def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str, tmp_path: Path) -> None:
+def test_worker_stopped_between_its_word_and_its_message_is_a_timeout(where: str, tmp_path: Path) -> None:
     fields = None if where == "in the caller" else fields_for(2)
     makers, on_failure = (
         [lambda: StoppedBeforeItsMessage(str(tmp_path / "note")), FailsOnce],
@@ -236,15 +236,15 @@ def test_a_worker_stopped_between_its_word_and_its_message_is_no_hang(where: str
             with pytest.raises(ReplyTimeout, match="SIGSTOP"):
                 collector.collect([policy_for(envs)], np.random.default_rng(1))
             return
-        told = collector.collect([policy_for(envs)], np.random.default_rng(1))
-        assert told is not None and told.lost_steps == 1
+        result = collector.collect([policy_for(envs)], np.random.default_rng(1))
+        assert result is not None and result.lost_steps == 1
         assert np.argwhere(~rollout.valid).tolist() == [[6 if fields else 3, 0]]
         assert (envs.failures.timeouts, envs.failures.worker_restarts) == (1, 1)
 
 
 @pytest.mark.fault("G7")
 @pytest.mark.parametrize(("deed", "error"), [("dies", WorkerDied), ("hangs", ReplyTimeout), ("raises", EnvFailed)])
-def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, error: Any, tmp_path: Path) -> None:
+def test_failure_without_restarts_is_an_error_and_stops_the_others(deed: str, error: Any, tmp_path: Path) -> None:
     with made(tmp_path, 3, deed, "in workers", on_failure="raise", timeouts=mv.Timeouts(reply_s=1.0)) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(error, match="env 1" if deed == "raises" else "step"):
@@ -254,8 +254,8 @@ def test_without_restarts_it_is_an_error_and_the_others_are_stopped(deed: str, e
 
 
 @pytest.mark.fault("G7")
-def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
-    """The deadline is a step's: a rollout may take longer than it."""
+def test_slow_rollout_is_no_timeout(tmp_path: Path) -> None:
+    """The deadline is that of a step: a rollout may take longer."""
     with make_with_fields(Slow, 2, "process", workers=2, autoreset="same_step", infos=False, fields=fields_for(2),
                           reset_plan=mv.DerivedSeeds(4), timeouts=mv.Timeouts(reply_s=0.5)) as envs:  # fmt: skip
         collector, _, _ = collecting(envs)
@@ -264,8 +264,8 @@ def test_a_slow_rollout_is_no_hang(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("G7")
-def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
-    """The worker, asked to stop, ends with the row it is in; the vector env can be used on."""
+def test_stop_request_is_answered_within_a_row(tmp_path: Path) -> None:
+    """The worker ends after its current row when it is stopped; the vector env stays usable."""
     with make_with_fields(WaitsInSecondStep, 2, "process", workers=1, autoreset="same_step", infos=False,
                      reset_plan=mv.DerivedSeeds(4), env_kwargs={"note": str(tmp_path / "note")},
                      fields=fields_for(2)) as envs:  # fmt: skip
@@ -287,14 +287,14 @@ def test_a_stop_is_answered_within_a_row(tmp_path: Path) -> None:
 @pytest.mark.fault("F2")
 @pytest.mark.parametrize("at", [1, 4])
 @pytest.mark.parametrize("executor", ["serial", "thread", "hybrid"])
-def test_of_rows_cut_short_by_an_env_every_step_is_sent_once_and_none_is_used(executor: Any, at: int) -> None:
-    """The row it failed in was sent too, and what was restarted in it counts once."""
-    how: dict[str, Any] = {
+def test_steps_of_cut_rows_are_sent_once_and_none_is_used(executor: Any, at: int) -> None:
+    """The row in which it failed was sent too, and steps that were restarted in it count once."""
+    options: dict[str, Any] = {
         "autoreset": "same_step",
         "on_failure": mv.FailureOptions(on_failure="restart", restarts_per_minute=1),
     }
-    how |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
-    with make_with_fields(functools.partial(RaisesFromStep, at=at), 4, executor, **how) as envs:
+    options |= {"workers": None if executor == "serial" else 1, "fields": fields_for(4)}
+    with make_with_fields(functools.partial(RaisesFromStep, at=at), 4, executor, **options) as envs:
         collector, _, _ = collecting(envs)
         with pytest.raises(EnvFailed, match="given up"):
             collector.collect([policy_for(envs)], np.random.default_rng(1))

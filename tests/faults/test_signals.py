@@ -1,4 +1,4 @@
-"""Row A14: Ctrl-C and SIGTERM, once and twice, end a program as that signal does: soon, quietly, with nobody left."""
+"""Row A14: Ctrl-C and SIGTERM, once or twice, end a program as those signals do, quietly and with no process left."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ SMOKE = [
     ("serial", "-", "waiting"),
     ("hybrid", "forkserver", "waiting"),
 ]
-LONG_S = "60"  # longer than a victim may take: nobody waits for a worker's own end
+LONG_S = "60"  # longer than the limit of a test: no test waits for a worker to finish
 
 
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize(("executor", "method", "doing"), [*FULL, *SMOKE])
-def test_one_ctrl_c_is_pythons_own_traceback_and_nothing_else(executor: str, method: str, doing: str) -> None:
+def test_first_ctrl_c_prints_only_one_python_traceback(executor: str, method: str, doing: str) -> None:
     with Victim(PROGRAM, executor, method, doing, "0.3") as victim:
         victim.lines_until("pids", "stuck")
         victim.send(signal.SIGINT)
@@ -59,7 +59,7 @@ def test_one_ctrl_c_is_pythons_own_traceback_and_nothing_else(executor: str, met
 
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize(("executor", "method"), [("process", "forkserver"), ("process", "fork"), ("hybrid", "spawn")])
-def test_a_second_ctrl_c_does_not_wait_for_a_worker_that_hangs(executor: str, method: str) -> None:
+def test_second_ctrl_c_does_not_wait_for_a_hanging_worker(executor: str, method: str) -> None:
     with Victim(PROGRAM, executor, method, "waiting", LONG_S) as victim:
         victim.lines_until("pids", "stuck")
         victim.send(signal.SIGINT)
@@ -73,7 +73,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_worker_that_hangs(executor: str, me
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize(
     ("executor", "method", "doing", "times"),
-    [*((*how, 1) for how in [*FULL, *SMOKE[:4]]), ("process", "forkserver", "waiting", 2)],
+    [*((*options, 1) for options in [*FULL, *SMOKE[:4]]), ("process", "forkserver", "waiting", 2)],
 )
 def test_sigterm_ends_the_program_at_once_and_silently(executor: str, method: str, doing: str, times: int) -> None:
     with Victim(PROGRAM, executor, method, doing, LONG_S) as victim:
@@ -86,7 +86,7 @@ def test_sigterm_ends_the_program_at_once_and_silently(executor: str, method: st
 
 
 def assert_only_interrupted(stderr: str, tracebacks: int) -> None:
-    """Python's own report of KeyboardInterrupt; a worker that has to be killed may be named in one line."""
+    """Python's own report of KeyboardInterrupt; one line may name a worker that has to be killed."""
     lines = [line for line in stderr.splitlines() if "has not closed its envs in time" not in line]
     assert len(stderr.splitlines()) - len(lines) <= 1, stderr
     assert stderr.count("Traceback (most recent call last)") <= tracebacks, stderr
@@ -113,7 +113,7 @@ COMMANDS = {
         ("bench", 1, signal.SIGUSR1, 138),
     ],
 )
-def test_our_own_commands_end_with_the_signals_code_and_no_traceback(
+def test_commands_end_with_the_exit_code_of_the_signal_and_no_traceback(
     name: str, times: int, number: int, code: int
 ) -> None:
     with Victim(command=[sys.executable, "-m", "multiverse.cli", *COMMANDS[name]]) as victim:

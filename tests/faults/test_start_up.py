@@ -1,4 +1,4 @@
-"""Rows A16, A17, C1, C2, E4: what cannot work is refused before anything starts, and what starts leaves no traces."""
+"""Rows A16, A17, C1, C2, E4: impossible requests are refused before the start; failed starts leave no traces."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def a_thread_holds_the_lock() -> Iterator[None]:
 @pytest.mark.fault("A16")
 @pytest.mark.parametrize("method", [None, "forkserver", "spawn"])
 @pytest.mark.usefixtures("a_thread_holds_the_lock")
-def test_workers_know_nothing_of_the_locks_that_the_programs_threads_hold(method: Any) -> None:
-    """The default is not fork: a copy of this process would wait for that lock for ever."""
+def test_workers_do_not_inherit_locks_of_the_program(method: Any) -> None:
+    """The default is not fork: a copy of this process would wait for that lock without end."""
     with mv.make_vec(
         TakesTheLock,
         2,
@@ -63,8 +63,8 @@ def test_workers_know_nothing_of_the_locks_that_the_programs_threads_hold(method
 
 
 @pytest.mark.fault("A16")
-def test_workers_can_be_forked_beside_other_threads() -> None:
-    """Asked for, fork does what it can: what other threads are doing is not in the way by itself."""
+def test_workers_can_be_forked_with_other_threads_running() -> None:
+    """An explicit fork works while other threads run, as long as they hold no lock that it needs."""
     stop = threading.Event()
     threads = [threading.Thread(target=stop.wait) for _ in range(3)]
     for thread in threads:
@@ -84,7 +84,7 @@ def test_workers_can_be_forked_beside_other_threads() -> None:
 
 @pytest.mark.fault("A16")
 @pytest.mark.parametrize("executor", ["process", "hybrid"])
-def test_a_refusal_starts_nothing(executor: Any) -> None:
+def test_refusal_starts_nothing(executor: Any) -> None:
     lock = threading.Lock()
     fork_server.stop_fork_server()
     with pytest.raises(mv.errors.PreflightError, match="cannot be sent to a worker process") as caught:
@@ -116,13 +116,13 @@ except mv.errors.PreflightError as error:
 
 @pytest.mark.fault("A17")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_real_soft_limit_of_open_files_that_is_too_low_is_raised(method: str) -> None:
+def test_low_soft_limit_of_open_files_is_raised(method: str) -> None:
     assert quiet_program(LIMITED, method, "30", "4096", "2")[-1] == "worked True"
 
 
 @pytest.mark.fault("A17")
 @pytest.mark.parametrize("method", ["forkserver", "fork", "spawn"])
-def test_a_real_hard_limit_is_refused_with_the_number_needed_and_nothing_is_started(method: str) -> None:
+def test_low_hard_limit_is_refused_with_the_number_needed_and_nothing_is_started(method: str) -> None:
     (line,) = quiet_program(LIMITED, method, "30", "40", "8")
     word, opened, started, *said = line.split()
     assert (word, started) == ("refused", "0")
@@ -136,7 +136,7 @@ def test_a_real_hard_limit_is_refused_with_the_number_needed_and_nothing_is_star
 # -- C1, C2: memory --------------------------------------------------------------------------------------------
 @pytest.mark.fault("C1", "A17")
 @with_processes
-def test_a_block_larger_than_the_memory_is_refused_with_both_numbers_and_leaves_nothing(
+def test_block_larger_than_memory_is_refused_with_both_sizes(
     config: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "memory_available", lambda: 1_000_000)
@@ -147,8 +147,8 @@ def test_a_block_larger_than_the_memory_is_refused_with_both_numbers_and_leaves_
 
 
 @pytest.mark.fault("C1")
-def test_a_block_that_the_kernel_does_not_give_is_an_error_and_no_bus_error() -> None:
-    """A limit that is real: the bytes are asked for at once, and touched by nobody when they are refused."""
+def test_block_that_the_kernel_refuses_is_an_error_and_no_bus_error() -> None:
+    """With a real limit: the bytes are requested at once, and not touched if they are refused."""
     text = """
 import resource, signal
 import numpy as np
@@ -169,7 +169,7 @@ except mv.errors.PreflightError as error:
 
 
 @pytest.mark.fault("C2")
-def test_a_program_leaves_no_name_in_dev_shm_and_says_nothing_even_when_everything_is_told() -> None:
+def test_program_leaves_nothing_in_dev_shm_and_prints_no_warning() -> None:
     text = """
 import glob, tempfile
 import numpy as np
@@ -198,7 +198,7 @@ for method in ("forkserver", "fork", "spawn"):
 @pytest.mark.fault("E4")
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not show the sockets of others")
 @pytest.mark.parametrize("config", EVERYWHERE, ids=str)
-def test_nobody_has_an_internet_socket_the_fork_server_included(config: Configuration) -> None:
+def test_no_process_has_an_internet_socket(config: Configuration) -> None:
     server = fork_server.fork_server()
     with config.make(Walk) as envs:
         envs.reset(seed=0)

@@ -16,7 +16,7 @@ from tests.processes import still_alive
 
 
 @pytest.mark.fault("A19")
-def test_a_hung_thread_is_told_as_one_and_the_others_can_be_closed(tmp_path: Path) -> None:
+def test_hanging_thread_is_reported_and_the_others_can_be_closed(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     kwargs = [{}] * 3 + [{"gate": str(gate), "phase": "step"}]
     envs = THREAD.make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=0.3, close_s=0.2), on_failure="restart")
@@ -27,7 +27,7 @@ def test_a_hung_thread_is_told_as_one_and_the_others_can_be_closed(tmp_path: Pat
     assert "wait_at" in caught.value.stack
     envs.close()
     gate.wait_for_arrival()
-    gate.open()  # it ends now
+    gate.open()  # now it ends
 
 
 PROGRAM = """
@@ -52,7 +52,7 @@ if ending == "sys.exit":
 
 @pytest.mark.fault("A19", "A13")
 @pytest.mark.parametrize(("ending", "code"), [("close", 0), ("nothing", 0), ("sys.exit", 4)])
-def test_a_program_with_a_hung_thread_can_still_end(ending: str, code: int) -> None:
+def test_program_with_a_hanging_thread_can_exit(ending: str, code: int) -> None:
     with Victim(PROGRAM, ending) as victim:
         assert victim.line() == ["stuck"]
         assert victim.line()[0] == "reported"
@@ -63,7 +63,7 @@ def test_a_program_with_a_hung_thread_can_still_end(ending: str, code: int) -> N
 
 @pytest.mark.fault("A19")
 @pytest.mark.parametrize("phase", ["step", "reset", "method"])
-def test_sys_exit_in_an_envs_thread_ends_neither_the_program_nor_in_silence(phase: str) -> None:
+def test_sys_exit_in_an_env_thread_is_an_error_and_does_not_end_the_program(phase: str) -> None:
     with THREAD.make(Fault, env_kwargs=[{}] * 3 + [{"what": "system_exit", "phase": phase}]) as envs:
         calls: dict[str, Any] = {
             "reset": lambda: envs.reset(seed=0),
@@ -78,7 +78,7 @@ def test_sys_exit_in_an_envs_thread_ends_neither_the_program_nor_in_silence(phas
 
 
 @pytest.mark.fault("A19")
-def test_sys_exit_while_an_envs_thread_builds_it_is_an_error() -> None:
+def test_sys_exit_in_a_constructor_in_a_thread_is_an_error() -> None:
     with pytest.raises((mv.errors.EnvFailed, mv.errors.WorkerDied), match="SystemExit"):
         THREAD.make(Fault, env_kwargs=[{}] * 3 + [{"what": "system_exit", "phase": "constructor"}])
 
@@ -101,7 +101,7 @@ say("pids", *children())
 
 
 @pytest.mark.fault("A13")
-def test_vector_envs_in_a_cycle_or_a_global_make_no_noise_at_exit() -> None:
+def test_vector_envs_in_cycles_or_globals_print_nothing_at_exit() -> None:
     """In Python's development mode, which reports everything that is not closed."""
     (line,) = quiet_program(NO_NOISE, python=("-X", "dev"))
     assert still_alive(int(pid) for pid in line.split()[1:]) == []

@@ -1,4 +1,4 @@
-"""Rows A3 to A5: a worker that does not answer is named, with what it is doing, and can always be ended."""
+"""Rows A3 to A5: a worker that does not answer is named, with its current call, and can always be ended."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def let_go(gate: Gate) -> None:
 
 @pytest.mark.fault("A4", "A19")
 @with_workers
-def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, config: Configuration, gate: Gate) -> None:
+def test_hanging_step_is_an_error_with_the_stack(make: Make, config: Configuration, gate: Gate) -> None:
     envs = make(Gated, env_kwargs=last_env(config, gate=str(gate), phase="step"), timeouts=mv.Timeouts(reply_s=SHORT_S))
     envs.reset(seed=7)
     with pytest.raises(mv.errors.ReplyTimeout, match="step") as caught:
@@ -47,7 +47,7 @@ def test_a_step_that_hangs_is_an_error_that_shows_the_hung_stack(make: Make, con
 
 @pytest.mark.fault("A4")
 @with_workers
-def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configuration, gate: Gate) -> None:
+def test_hanging_reset_has_its_own_deadline(make: Make, config: Configuration, gate: Gate) -> None:
     kwargs = last_env(config, gate=str(gate), phase="reset")
     envs = make(Gated, env_kwargs=kwargs, timeouts=mv.Timeouts(reply_s=60))
     at_ease = envs._executor.timeouts
@@ -63,7 +63,7 @@ def test_a_reset_that_hangs_has_its_own_deadline(make: Make, config: Configurati
 
 @pytest.mark.fault("A5")
 @with_processes
-def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: Configuration) -> None:
+def test_hang_in_c_that_holds_the_gil_has_a_stack(make: Make, config: Configuration) -> None:
     envs = make(
         Fault,
         env_kwargs=last_env(config, what="hold_the_gil"),
@@ -78,7 +78,7 @@ def test_a_hang_in_c_that_holds_the_gil_shows_its_stack_too(make: Make, config: 
 
 @pytest.mark.fault("A3")
 @with_processes
-def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, config: Configuration) -> None:
+def test_stopped_worker_is_reported_as_stopped_and_close_is_bounded(make: Make, config: Configuration) -> None:
     envs = make(Walk, timeouts=mv.Timeouts(reply_s=SHORT_S, close_s=0.2))
     envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGSTOP)
@@ -89,7 +89,7 @@ def test_a_stopped_worker_is_called_stopped_and_close_is_bounded(make: Make, con
 
 @pytest.mark.fault("A3")
 @with_processes
-def test_a_stopped_worker_that_goes_on_has_lost_nothing(make: Make, config: Configuration) -> None:
+def test_stopped_worker_that_continues_has_lost_nothing(make: Make, config: Configuration) -> None:
     n = config.num_envs
     expected = lock_step(make(Walk), 2)
     envs = make(Walk, timeouts=mv.Timeouts(reply_s=SHORT_S))
@@ -102,13 +102,13 @@ def test_a_stopped_worker_that_goes_on_has_lost_nothing(make: Make, config: Conf
 
 
 @pytest.mark.parametrize("name", ["reply_s", "reset_s", "close_s"])
-def test_a_timeout_must_be_more_than_nothing(name: str) -> None:
+def test_zero_timeout_is_refused(name: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=name):
         mv.make_vec("CartPole-v1", 2, "serial", timeouts=mv.Timeouts(**{name: 0}))
 
 
 @pytest.mark.fault("A4")
-def test_without_a_word_a_step_may_take_a_minute_and_a_reset_five() -> None:
+def test_default_timeouts_are_one_minute_per_step_and_five_per_reset() -> None:
     default = inspect.signature(mv.make_vec).parameters["timeouts"].default
     assert (default.reply_s, default.reset_s) == ("auto", 300.0)
     with mv.make_vec(Walk, 2, "thread", workers=1) as envs:
@@ -121,7 +121,7 @@ def test_without_a_word_a_step_may_take_a_minute_and_a_reset_five() -> None:
     [*((FORKSERVER, what) for what in ("hold_the_gil", "sleep", "stop")), (FORK, "hold_the_gil"), (SPAWN, "stop")],
     ids=str,
 )
-def test_with_restart_whatever_hangs_is_killed_from_outside_and_the_others_go_on(
+def test_hanging_worker_is_killed_and_others_continue_with_restart(
     make: Make, config: Configuration, what: str
 ) -> None:
     n, others = config.num_envs, list(range(config.last_range.start))
@@ -151,7 +151,7 @@ def test_with_restart_whatever_hangs_is_killed_from_outside_and_the_others_go_on
     ids=str,
 )
 def test_close_ends_a_worker_whatever_it_is_doing(config: Configuration, what: str) -> None:
-    """With the step under way, and however it takes signals that can be ignored."""
+    """In the middle of a step, and whichever signals it ignores."""
     envs = config.make(Fault, env_kwargs=last_env(config, what=what))
     envs.reset(seed=7)
     pids = envs.worker_pids

@@ -1,4 +1,4 @@
-"""Episodes that are lost with an env or a worker are dropped, others are drawn in their place, and counts add up."""
+"""Episodes that are lost with an env or a worker are dropped, others are sampled in their place, and counts add up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPISODES = 12
 
 
 def made(workers: int = 2, executor: Any = "process", **fault: Any) -> mv.VectorEnv:
-    """Envs 0 and 1 in the first worker, 2 and 3 in the second (with hybrid, the only one): env 2 misbehaves."""
+    """Envs 0 and 1 in the first worker, 2 and 3 in the second (with hybrid, the only one): env 2 fails."""
     makers = [meta, meta, partial(meta, **fault), meta]
     return mv.make_vec(
         makers,
@@ -36,7 +36,7 @@ def plan(attempt: int, number: int) -> mv.ResetRequest:
 
 
 def undisturbed(numbers: dict[int, int]) -> WholeEpisodes:
-    """The episodes of these numbers, each at its attempt, as one env alone plays them."""
+    """The episodes of these numbers, each at its attempt, as played by one env alone."""
 
     def of(attempt: int, number: int) -> mv.ResetRequest:
         assert attempt == 0
@@ -47,7 +47,7 @@ def undisturbed(numbers: dict[int, int]) -> WholeEpisodes:
 
 
 def check(found: WholeEpisodes, failures: mv.VectorEnv, dropped: int) -> None:
-    """Whole, correct episodes, as many as were asked for; those that were dropped are others now; and the accounts."""
+    """Check the number of complete and correct episodes, the replacement of dropped ones, and the accounts."""
     attempts = {}
     for number, began in enumerate(found.began_from):
         attempts[number] = next(a for a in range(5) if plan(a, number) == began)
@@ -65,7 +65,7 @@ def check(found: WholeEpisodes, failures: mv.VectorEnv, dropped: int) -> None:
 @pytest.mark.fault("G10")
 @pytest.mark.parametrize(("executor", "workers"), [("process", 2), ("hybrid", 1)])
 @pytest.mark.parametrize("at", [1, 7, 30, 45])
-def test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn(
+def test_worker_killed_in_an_episode_costs_its_episodes_and_others_are_drawn(
     at: int, executor: str, workers: int, tmp_path: Path
 ) -> None:
     with made(workers, executor, note=str(tmp_path / "note"), at=at, deed="dies") as envs:
@@ -76,9 +76,7 @@ def test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_dr
 
 @pytest.mark.fault("G10")
 @pytest.mark.parametrize(("deed", "dropped"), [("raises", 1), ("hangs", 2), ("nan", 1)])
-def test_an_env_that_raises_hangs_or_gives_what_nobody_can_learn_from_costs_episodes_too(
-    deed: str, dropped: int, tmp_path: Path
-) -> None:
+def test_failing_env_or_bad_value_costs_episodes_and_others_are_drawn(deed: str, dropped: int, tmp_path: Path) -> None:
     with made(note=str(tmp_path / "note"), at=11, deed=deed) as envs:
         found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
         assert (tmp_path / "note").exists()
@@ -87,10 +85,10 @@ def test_an_env_that_raises_hangs_or_gives_what_nobody_can_learn_from_costs_epis
 
 @pytest.mark.fault("G10")
 @pytest.mark.parametrize(("at", "dropped"), [(1, 0), (3, 0), (5, 1)])
-def test_a_worker_killed_while_an_episode_begins_costs_its_neighbours_theirs(
+def test_worker_killed_during_a_reset_costs_the_episodes_of_its_other_envs(
     at: int, dropped: int, tmp_path: Path
 ) -> None:
-    """The reset itself is asked for again; the first and third time the neighbour begins one too."""
+    """The reset itself is requested again; the first and third time the neighbour begins an episode too."""
     with made(note=str(tmp_path / "note"), at=at, deed="dies", phase="reset") as envs:
         found = EpisodeCollector(envs, plan).collect(network(envs), EPISODES)
         assert (tmp_path / "note").exists() and envs.failures.worker_restarts == 1
@@ -98,7 +96,7 @@ def test_a_worker_killed_while_an_episode_begins_costs_its_neighbours_theirs(
 
 
 @pytest.mark.fault("G10")
-def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp_path: Path) -> None:
+def test_envs_without_an_episode_that_are_lost_with_their_worker_cost_nothing(tmp_path: Path) -> None:
     fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
     options: dict[str, Any] = {"tasks": TASKS, "autoreset": "disabled", "on_failure": "restart"}
     with mv.make_vec([fault, meta, meta, meta], executor="process", workers=1, **options) as envs:
@@ -109,7 +107,7 @@ def test_envs_without_an_episode_are_lost_with_their_worker_and_nobody_minds(tmp
 
 
 @pytest.mark.fault("G10")
-def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
+def test_failure_without_restarts_is_an_error_that_names_the_envs(tmp_path: Path) -> None:
     fault = partial(meta, note=str(tmp_path / "note"), at=5, deed="dies")
     options: dict[str, Any] = {"executor": "process", "workers": 2, "tasks": TASKS, "autoreset": "disabled"}
     with (
@@ -121,10 +119,8 @@ def test_without_restarts_it_is_an_error_that_says_who(tmp_path: Path) -> None:
 
 @pytest.mark.fault("G10")
 @pytest.mark.parametrize(("deed", "dropped"), [("dies", 6), ("raises", 1), ("nan", 1)])
-def test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn(
-    deed: str, dropped: int, tmp_path: Path
-) -> None:
-    """Two envs in each of two workers: env 2 misbehaves. What raises is contained where it is."""
+def test_lost_acting_worker_costs_its_share_and_others_are_drawn(deed: str, dropped: int, tmp_path: Path) -> None:
+    """Two envs in each of two workers; env 2 fails. Exceptions are handled where the env runs."""
     makers = [meta, meta, partial(meta, note=str(tmp_path / "note"), at=7, deed=deed), meta]
     settings: dict[str, Any] = {"on_failure": "restart", "on_bad_value": "truncate", "tasks": TASKS, "workers": 2}
     with EpisodeCollector(makers, plan, num_envs=4, **settings) as workers, mv.make_vec(meta, 1, "serial") as alone:

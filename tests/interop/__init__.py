@@ -1,1 +1,1 @@
-"""Drop-ins beside the originals."""
+"""Drop-ins compared with the originals."""

@@ -1,4 +1,4 @@
-"""Vector envs that are closed whatever happens, and a gate at which envs wait."""
+"""Vector envs that are closed at the end of each test, and a gate at which envs wait."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def gate(tmp_path: Path) -> Gate:
 
 
 def remembered(kind: Callable[..., Envs], **closing: Any) -> Iterator[Callable[..., Envs]]:
-    """For a fixture: makes vector envs of that kind, and closes them, with these arguments, when the test is over."""
+    """For a fixture: a function that makes vector envs of that class, which are closed at the end."""
     opened: list[Any] = []
 
     def make_and_remember(*env_fns: Any, **options: Any) -> Envs:

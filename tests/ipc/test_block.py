@@ -30,7 +30,7 @@ def _platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("MULTIVERSE_FALLBACK", request.param)
 
 
-def test_arrays_lie_one_after_another_on_their_own_cache_lines() -> None:
+def test_arrays_are_consecutive_and_aligned_to_cache_lines() -> None:
     buffer = memoryview(bytearray(size_of(FIELDS)))
     arrays = split_into_arrays(buffer, FIELDS)
     base = np.frombuffer(buffer, np.uint8).ctypes.data
@@ -43,7 +43,7 @@ def test_arrays_lie_one_after_another_on_their_own_cache_lines() -> None:
         assert arrays[field.name].dtype == field.dtype
 
 
-def test_no_array_overlaps_another() -> None:
+def test_arrays_do_not_overlap() -> None:
     arrays = private_arrays(FIELDS)
     for one, other in itertools.combinations(arrays.values(), 2):
         assert not np.shares_memory(one, other)
@@ -53,23 +53,23 @@ def test_no_array_overlaps_another() -> None:
         assert (array == np.array(number).astype(field.dtype)).all()
 
 
-def test_private_arrays_begin_as_zeros() -> None:
+def test_private_arrays_start_as_zeros() -> None:
     assert all(not array.any() for array in private_arrays(FIELDS).values())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.uint8, np.bool_])
-def test_dtypes_of_fields_that_came_by_pipe_are_numpys_own(dtype: Any) -> None:
+def test_unpickled_fields_have_numpys_own_dtypes(dtype: Any) -> None:
     """The row writers compare dtypes with `is`: with another object every row would take the slow path."""
     field: Field = pickle.loads(pickle.dumps(Field(("one",), (2,), np.dtype(dtype))))
     assert split_into_arrays(memoryview(bytearray(128)), [field])[("one",)].dtype is np.dtype(dtype)
 
 
-def test_even_no_fields_have_a_size() -> None:
+def test_empty_list_of_fields_has_a_minimal_size() -> None:
     assert size_of([]) == ALIGNMENT
 
 
 @pytest.mark.usefixtures("_platform")
-def test_two_mappings_of_one_block_see_the_same_bytes() -> None:
+def test_two_mappings_of_one_block_share_bytes() -> None:
     block = Block.empty()
     block.resize(size_of(FIELDS))
     twin = Block(os.dup(block.fd))
@@ -84,7 +84,7 @@ def test_two_mappings_of_one_block_see_the_same_bytes() -> None:
 
 @pytest.mark.fault("C2")
 @pytest.mark.usefixtures("_platform")
-def test_a_block_has_no_name_and_its_whole_size() -> None:
+def test_block_has_no_name_and_its_whole_size() -> None:
     block = Block.empty()
     try:
         block.resize(100_000)
@@ -96,7 +96,7 @@ def test_a_block_has_no_name_and_its_whole_size() -> None:
 
 
 @pytest.mark.usefixtures("_platform")
-def test_closing_twice_does_no_harm() -> None:
+def test_second_close_does_nothing() -> None:
     block = Block.empty()
     block.close()
     block.close()
@@ -105,9 +105,7 @@ def test_closing_twice_does_no_harm() -> None:
 @pytest.mark.fault("C1")
 @pytest.mark.usefixtures("_platform")
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EFBIG])
-def test_memory_that_is_not_there_is_refused_with_the_bytes_needed(
-    monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
+def test_missing_memory_is_refused_with_the_bytes_needed(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -120,7 +118,7 @@ def test_memory_that_is_not_there_is_refused_with_the_bytes_needed(
 
 
 @pytest.mark.usefixtures("_platform")
-def test_another_error_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_not_reported_as_missing_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.EBADF, "bad descriptor")
 
@@ -133,7 +131,7 @@ def test_another_error_is_not_taken_for_a_lack_of_memory(monkeypatch: pytest.Mon
 
 
 @pytest.mark.fault("C1")
-def test_a_vector_env_that_does_not_fit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_env_that_does_not_fit_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from multiverse.executors.launch import fork_server
     from tests.envs import Walk
 

@@ -31,7 +31,7 @@ def rung(bell: Doorbell) -> bool:
     return bool(select.select([bell.wait_fd], [], [], 0)[0])
 
 
-def test_a_ring_stays_until_it_is_drained(bell: Doorbell) -> None:
+def test_ring_stays_until_drained(bell: Doorbell) -> None:
     assert not rung(bell)
     bell.ring()
     assert rung(bell)
@@ -51,7 +51,7 @@ def test_draining_a_silent_bell_does_not_block(bell: Doorbell) -> None:
     bell.drain()
 
 
-def test_ringing_a_bell_that_nobody_drains_does_not_block(bell: Doorbell) -> None:
+def test_ringing_an_undrained_bell_does_not_block(bell: Doorbell) -> None:
     for _ in range(100_000):  # more than a pipe holds
         bell.ring()
     assert rung(bell)
@@ -59,7 +59,7 @@ def test_ringing_a_bell_that_nobody_drains_does_not_block(bell: Doorbell) -> Non
     assert not rung(bell)
 
 
-def test_the_other_side_rebuilds_it_from_its_descriptors(bell: Doorbell) -> None:
+def test_bell_is_rebuilt_from_its_descriptors(bell: Doorbell) -> None:
     assert len(bell.fds) == descriptors_per_doorbell()
     theirs = doorbell_from(tuple(os.dup(fd) for fd in bell.fds))
     assert type(theirs) is type(bell)
@@ -70,11 +70,11 @@ def test_the_other_side_rebuilds_it_from_its_descriptors(bell: Doorbell) -> None
     theirs.close()
 
 
-def test_a_bell_is_not_inherited_by_programs_that_are_started(bell: Doorbell) -> None:
+def test_bell_is_not_inherited_by_started_programs(bell: Doorbell) -> None:
     assert not any(os.get_inheritable(fd) for fd in bell.fds)
 
 
-def test_closing_twice_does_no_harm(bell: Doorbell) -> None:
+def test_second_close_does_nothing(bell: Doorbell) -> None:
     fds = bell.fds
     bell.close()
     bell.close()

@@ -83,14 +83,14 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
-def test_a_whole_batch_is_what_gymnasium_makes_of_it(name: str) -> None:
+def test_whole_batch_equals_gymnasiums_merge(name: str) -> None:
     infos = STEPS[name]
     sides = Sides(HOSTS)
     for _ in range(2):  # keys are announced in the first step only
         assert_same(sides.whole(infos), expected(infos, range(4)))
 
 
-def test_a_step_says_nothing_of_the_one_before() -> None:
+def test_step_has_no_infos_of_the_one_before() -> None:
     sides = Sides(HOSTS)
     for name in [*STEPS, *reversed(STEPS)]:
         assert_same(sides.whole(STEPS[name]), expected(STEPS[name], range(4)), name)
@@ -105,7 +105,7 @@ def test_results_are_copies() -> None:
     assert first["_x"].all()
 
 
-def test_where_nothing_was_said_there_is_zero_whatever_was_there_before() -> None:
+def test_missing_infos_are_zero_whatever_was_there_before() -> None:
     sides = Sides(HOSTS)
     sides.whole({i: {"x": 7.5, "n": -1} for i in range(4)})
     found = sides.whole({1: {"x": 1.0, "n": 3}, 0: {"x": 2.0, "n": 4}})
@@ -116,7 +116,7 @@ def test_where_nothing_was_said_there_is_zero_whatever_was_there_before() -> Non
 
 @pytest.mark.parametrize("ids", [[2], [0, 3], [1, 2, 3], [3, 1]])
 @pytest.mark.parametrize("name", sorted(STEPS))
-def test_rows_of_some_envs_come_in_their_order(name: str, ids: list[int]) -> None:
+def test_infos_of_some_envs_are_in_their_order(name: str, ids: list[int]) -> None:
     infos = {i: info for i, info in STEPS[name].items() if i in ids}
     sides = Sides(HOSTS)
     sides.step(STEPS[name])
@@ -124,7 +124,7 @@ def test_rows_of_some_envs_come_in_their_order(name: str, ids: list[int]) -> Non
     assert_same(sides.reader.partial_batch(np.array(ids), wrote, left), expected(infos, ids))
 
 
-def test_a_key_is_announced_once() -> None:
+def test_key_is_announced_once() -> None:
     writer = Sides([range(2)]).writers[0]
     writer.write(0, {"x": 1.0})
     writer.write(1, {"x": 2.0, "y": 1})
@@ -134,7 +134,7 @@ def test_a_key_is_announced_once() -> None:
     assert writer.take_announcements() == []
 
 
-def test_a_lost_announcement_loses_its_own_column_only() -> None:
+def test_lost_announcement_loses_only_its_column() -> None:
     sides = Sides([range(2)])
     writer = sides.writers[0]
     writer.write(0, {"lost": 1.0})
@@ -143,7 +143,7 @@ def test_a_lost_announcement_loses_its_own_column_only() -> None:
     assert_same(found, expected({i: {"kept": i} for i in range(2)}, range(2)))
 
 
-def test_an_integer_past_64_bits_travels_by_pipe() -> None:
+def test_integer_beyond_64_bits_is_sent_by_pipe() -> None:
     writer = Sides([range(1)]).writers[0]
     assert writer.write(0, {"n": 2**70}) == {"n": 2**70}
     assert writer.write(0, {"n": 5}) is None
@@ -161,7 +161,7 @@ an_info = st.dictionaries(st.sampled_from("abcdef"), values, max_size=4)
 
 
 @pytest.mark.filterwarnings("error")
-def test_columns_that_mean_something_else_elsewhere_cause_no_warning() -> None:
+def test_columns_of_different_meaning_cause_no_warning() -> None:
     sides = Sides(HOSTS)
     infos = {0: {"a": 1e300}, 1: {"b": np.float32(1.0)}, 2: {"b": np.float32(2.0)}}
     assert_same(sides.whole(infos), expected(infos, range(4)))
@@ -171,7 +171,7 @@ def test_columns_that_mean_something_else_elsewhere_cause_no_warning() -> None:
 @settings(max_examples=30, deadline=None)
 @example([{3: {"c": None}, 4: {"c": ""}, 2: {"a": None, "c": 0.0}}], set())  # a None becomes NaN in a float column
 @given(st.lists(st.dictionaries(st.integers(0, 4), an_info), max_size=5), st.sets(st.integers(1, 4)))
-def test_any_infos_over_any_shares_are_merged_as_gymnasium_does(steps: list[Any], cuts: set[int]) -> None:
+def test_arbitrary_infos_are_merged_as_in_gymnasium(steps: list[Any], cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), 5]
     sides = Sides([range(a, b) for a, b in itertools.pairwise(bounds)])
     for infos in steps:

@@ -23,7 +23,7 @@ def handler_is_put_back() -> Iterator[None]:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_interrupt_takes_effect_at_the_end() -> None:
+def test_interrupt_takes_effect_at_the_end() -> None:
     reached = []
     with pytest.raises(KeyboardInterrupt), HeldInterrupts():
         signal.raise_signal(signal.SIGINT)
@@ -32,7 +32,7 @@ def test_an_interrupt_takes_effect_at_the_end() -> None:
 
 
 @pytest.mark.fault("A14")
-def test_a_second_one_comes_through_at_once() -> None:
+def test_second_interrupt_takes_effect_at_once() -> None:
     reached = []
     with pytest.raises(KeyboardInterrupt), HeldInterrupts():
         signal.raise_signal(signal.SIGINT)
@@ -42,17 +42,17 @@ def test_a_second_one_comes_through_at_once() -> None:
     assert reached == ["after the first"]
 
 
-def test_without_an_interrupt_nothing_happens() -> None:
+def test_block_without_interrupt_does_nothing() -> None:
     with HeldInterrupts():
         pass
 
 
-def test_an_error_inside_passes_through() -> None:
+def test_error_inside_passes_through() -> None:
     with pytest.raises(LookupError), HeldInterrupts():
         raise LookupError
 
 
-def test_where_interrupts_are_ignored_they_stay_ignored() -> None:
+def test_ignored_interrupts_stay_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with HeldInterrupts():
@@ -61,7 +61,7 @@ def test_where_interrupts_are_ignored_they_stay_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
+def test_other_threads_hold_no_interrupts() -> None:
     done = []
 
     def work() -> None:
@@ -75,7 +75,7 @@ def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
 
 
 @pytest.mark.parametrize("own", ["handler", "faulthandler", "ignored"])
-def test_sigusr1_stays_with_a_program_that_uses_it(own: str, tmp_path: Path) -> None:
+def test_sigusr1_handler_of_the_program_is_kept(own: str, tmp_path: Path) -> None:
     heard: list[int] = []
     with (tmp_path / "stacks").open("w+") as stacks:
         if own == "faulthandler":
@@ -96,7 +96,7 @@ def test_sigusr1_stays_with_a_program_that_uses_it(own: str, tmp_path: Path) -> 
 
 
 @pytest.mark.fault("A14")
-def test_sigusr1_is_noted_and_never_means_at_once() -> None:
+def test_sigusr1_is_noted_and_repetitions_do_not_end_at_once() -> None:
     with StopRequests() as stops:
         for _ in range(3):
             signal.raise_signal(signal.SIGUSR1)
@@ -108,9 +108,7 @@ def test_sigusr1_is_noted_and_never_means_at_once() -> None:
         signal.raise_signal(signal.SIGUSR1)
 
 
-def test_a_signal_in_the_middle_of_a_line_is_told_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_signal_during_a_write_is_reported(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     written = b""
 
     class Raw(io.RawIOBase):

@@ -21,7 +21,7 @@ def pipe() -> Iterator[tuple[PipeLink, PipeLink]]:
         link.close()
 
 
-def test_a_pipe_carries_lambdas_and_keeps_the_order(pipe: Any) -> None:
+def test_pipe_sends_lambdas_in_order(pipe: Any) -> None:
     ours, theirs = pipe
     ours.send(lambda x: x + 1)
     ours.send({"a": (1, 2)}, number=7)
@@ -29,7 +29,7 @@ def test_a_pipe_carries_lambdas_and_keeps_the_order(pipe: Any) -> None:
     assert theirs.receive() == (7, {"a": (1, 2)})
 
 
-def test_a_pipe_can_be_polled(pipe: Any) -> None:
+def test_pipe_can_be_polled(pipe: Any) -> None:
     ours, theirs = pipe
     assert not theirs.poll(0)
     ours.send(1)
@@ -38,7 +38,7 @@ def test_a_pipe_can_be_polled(pipe: Any) -> None:
     assert not theirs.poll(0)
 
 
-def test_a_closed_other_side_is_a_broken_link(pipe: Any) -> None:
+def test_closed_other_side_breaks_the_link(pipe: Any) -> None:
     ours, theirs = pipe
     theirs.close()
     assert ours.poll(0)
@@ -48,7 +48,7 @@ def test_a_closed_other_side_is_a_broken_link(pipe: Any) -> None:
         ours.send(1)
 
 
-def test_what_was_sent_before_the_end_still_arrives(pipe: Any) -> None:
+def test_messages_sent_before_the_end_arrive(pipe: Any) -> None:
     ours, theirs = pipe
     theirs.send("last word")
     theirs.close()
@@ -68,7 +68,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("call", [lambda link: link.receive(), lambda link: link.send(1)])
-def test_after_a_message_cut_in_two_nothing_on_the_pipe_is_trusted(call: Any) -> None:
+def test_link_is_broken_after_a_partial_message(call: Any) -> None:
     link = PipeLink(Interrupting())  # type: ignore[arg-type]
     with pytest.raises(KeyboardInterrupt):
         call(link)
@@ -77,7 +77,7 @@ def test_after_a_message_cut_in_two_nothing_on_the_pipe_is_trusted(call: Any) ->
             again()
 
 
-def test_something_that_cannot_be_pickled_leaves_the_link_whole(pipe: Any) -> None:
+def test_object_that_cannot_be_pickled_keeps_the_link_intact(pipe: Any) -> None:
     import threading
 
     ours, theirs = pipe
@@ -87,7 +87,7 @@ def test_something_that_cannot_be_pickled_leaves_the_link_whole(pipe: Any) -> No
     assert theirs.receive() == (0, "fine")
 
 
-def test_a_message_that_cannot_be_unpacked_is_told_with_its_number_and_leaves_the_link_whole(pipe: Any) -> None:
+def test_message_that_cannot_be_unpickled_is_an_error_with_its_number_and_keeps_the_link_intact(pipe: Any) -> None:
     ours, theirs = pipe
     ours.send(CannotBeUnpickled(), number=4)
     ours.send("fine", number=5)
@@ -97,7 +97,7 @@ def test_a_message_that_cannot_be_unpacked_is_told_with_its_number_and_leaves_th
     assert theirs.receive() == (5, "fine")
 
 
-def test_a_queue_hands_over_the_objects_themselves() -> None:
+def test_queue_passes_the_objects_themselves() -> None:
     ours, theirs = QueueLink.pair()
     thing = object()
     assert not theirs.poll(0)

@@ -41,7 +41,7 @@ def ends(control: np.ndarray) -> tuple[CallerMailbox, WorkerMailbox]:
 Ends = tuple[CallerMailbox, WorkerMailbox]
 
 
-def test_a_request_is_seen_once_and_answered_once(ends: Ends) -> None:
+def test_request_is_seen_once_and_answered_once(ends: Ends) -> None:
     caller, worker = ends
     assert not worker.requested()
     for number, command in enumerate((3, 1, 2), start=1):
@@ -55,7 +55,7 @@ def test_a_request_is_seen_once_and_answered_once(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize("flags", range(1 << FLAG_BITS))
-def test_a_reply_carries_its_flags_beside_its_number(ends: Ends, flags: int) -> None:
+def test_reply_has_flags_and_its_number(ends: Ends, flags: int) -> None:
     caller, worker = ends
     for number in (1, 2, 9):
         caller.post(1, number)
@@ -67,7 +67,7 @@ def test_a_reply_carries_its_flags_beside_its_number(ends: Ends, flags: int) -> 
 
 
 @pytest.mark.fault("A6")
-def test_an_old_reply_does_not_answer_a_new_request(ends: Ends) -> None:
+def test_old_reply_does_not_answer_a_new_request(ends: Ends) -> None:
     caller, worker = ends
     caller.post(1, 1)
     worker.take()
@@ -76,7 +76,7 @@ def test_an_old_reply_does_not_answer_a_new_request(ends: Ends) -> None:
     assert not caller.answered()
 
 
-def test_posting_the_same_once_more_changes_nothing(ends: Ends) -> None:
+def test_repeated_post_changes_nothing(ends: Ends) -> None:
     caller, worker = ends
     caller.post(5, 1)
     caller.post(5, 1)
@@ -90,7 +90,7 @@ def test_posting_the_same_once_more_changes_nothing(ends: Ends) -> None:
     assert caller.flags() == 3
 
 
-def test_a_number_that_was_never_posted_is_never_answered(ends: Ends) -> None:
+def test_number_that_was_never_posted_is_never_answered(ends: Ends) -> None:
     caller, worker = ends
     caller.post(4, 1)
     worker.take()
@@ -102,7 +102,7 @@ def test_a_number_that_was_never_posted_is_never_answered(ends: Ends) -> None:
     assert caller.answered()
 
 
-def test_only_a_sleeper_is_rung_for(ends: Ends) -> None:
+def test_bell_is_rung_only_for_a_sleeper(ends: Ends) -> None:
     caller, worker = ends
     caller.post(1, 1)
     worker.take()
@@ -128,7 +128,7 @@ def test_each_worker_has_its_own_words(control: np.ndarray) -> None:
     assert workers[1].take() == 9
 
 
-def test_each_side_writes_cache_lines_of_its_own(control: np.ndarray, ends: Ends) -> None:
+def test_each_side_writes_its_own_cache_lines(control: np.ndarray, ends: Ends) -> None:
     caller, worker = ends
     caller.set_asleep(True)
     caller.post(7, 1)

@@ -24,7 +24,7 @@ def sides() -> tuple[Views, Mirror, Views, Mirror]:
     return one, Mirror(one, MINE), other, Mirror(other, MINE)
 
 
-def test_what_changes_on_either_side_is_the_same_on_both() -> None:
+def test_changes_of_either_side_reach_the_other() -> None:
     one, ours, other, theirs = sides()
     one[(SINGLE_AGENT, OBSERVATIONS)][2:] = 0.5
     one[(SINGLE_AGENT, VALUES)][REWARD, 3] = 7.0
@@ -37,14 +37,14 @@ def test_what_changes_on_either_side_is_the_same_on_both() -> None:
         np.testing.assert_array_equal(one[name], other[name])
 
 
-def test_only_rows_that_changed_travel_and_only_once() -> None:
+def test_only_changed_rows_are_sent_and_only_once() -> None:
     one, ours, _, _ = sides()
     one[ROWS][3, 2] = 1.0
     assert ours.changes() == ([(ROWS, bytes([0, 0, 0, 1, 0]))], np.float32([1, 1, 0, 0]).tobytes())
     assert ours.changes() == NOTHING
 
 
-def test_where_most_rows_have_changed_all_of_them_do() -> None:
+def test_all_rows_are_sent_if_most_have_changed() -> None:
     one, ours, other, theirs = sides()
     one[ROWS][:3, 2:] = np.arange(12.0).reshape(3, 2, 2)
     changes = ours.changes()
@@ -54,7 +54,7 @@ def test_where_most_rows_have_changed_all_of_them_do() -> None:
     assert ours.changes() == theirs.changes() == NOTHING
 
 
-def test_rows_of_other_envs_do_not() -> None:
+def test_changed_rows_of_other_envs_are_not_sent() -> None:
     one, ours, _, _ = sides()
     one[(SINGLE_AGENT, OBSERVATIONS)][:2] = 0.5
     one[ROWS][:, :2] = 1.0
@@ -62,8 +62,8 @@ def test_rows_of_other_envs_do_not() -> None:
 
 
 @pytest.mark.fault("F1")
-def test_bits_are_what_counts() -> None:
+def test_changes_are_found_by_comparing_bits() -> None:
     one, ours, other, theirs = sides()
     one[ROWS][0, 2] = -0.0, np.nan
     theirs.apply(ours.changes())
-    assert np.signbit(other[ROWS][0, 2, 0]) and ours.changes() == NOTHING  # NaN is what it was
+    assert np.signbit(other[ROWS][0, 2, 0]) and ours.changes() == NOTHING  # NaN is unchanged

@@ -63,7 +63,7 @@ def samples(space: spaces.Space[Any], count: int, seed: int) -> list[Any]:
 
 @few
 @given(any_space, st.integers(1, 4), st.integers(0, 2**31 - 1))
-def test_what_is_written_to_a_row_is_read_from_it(space: spaces.Space[Any], num_envs: int, seed: int) -> None:
+def test_value_written_to_a_row_is_read_from_it(space: spaces.Space[Any], num_envs: int, seed: int) -> None:
     views, name = views_for(space, num_envs), (SINGLE_AGENT, OBSERVATIONS)
     values = samples(space, num_envs, seed)
     for row, value in enumerate(values):
@@ -75,7 +75,7 @@ def test_what_is_written_to_a_row_is_read_from_it(space: spaces.Space[Any], num_
 
 @few
 @given(any_space, st.integers(1, 4), st.integers(0, 2**31 - 1))
-def test_a_batch_is_what_gymnasium_concatenates(space: spaces.Space[Any], num_envs: int, seed: int) -> None:
+def test_batch_equals_gymnasiums_concatenate(space: spaces.Space[Any], num_envs: int, seed: int) -> None:
     views, name = views_for(space, num_envs), (SINGLE_AGENT, OBSERVATIONS)
     values = samples(space, num_envs, seed)
     for row, value in enumerate(values):
@@ -90,7 +90,7 @@ def test_a_batch_is_what_gymnasium_concatenates(space: spaces.Space[Any], num_en
 
 @few
 @given(any_space, st.integers(1, 5), st.integers(0, 2**31 - 1))
-def test_each_env_gets_its_action_as_gymnasium_would_give_it(space: Any, num_envs: int, seed: int) -> None:
+def test_each_env_gets_its_action_as_in_gymnasium(space: Any, num_envs: int, seed: int) -> None:
     views, name = views_for(space, num_envs), (SINGLE_AGENT, ACTIONS)
     batched = batch_space(space, num_envs)
     batch = samples(batched, 1, seed)[0]
@@ -102,7 +102,7 @@ def test_each_env_gets_its_action_as_gymnasium_would_give_it(space: Any, num_env
 
 @few
 @given(any_space, st.integers(0, 2**31 - 1))
-def test_actions_for_some_envs_leave_the_others_alone(space: Any, seed: int) -> None:
+def test_actions_for_some_envs_do_not_change_the_others(space: Any, seed: int) -> None:
     views, name = views_for(space, 4), (SINGLE_AGENT, ACTIONS)
     batched, pair = batch_space(space, 4), batch_space(space, 2)
     batch, two = samples(batched, 1, seed)[0], samples(pair, 1, seed)[0]
@@ -115,7 +115,7 @@ def test_actions_for_some_envs_leave_the_others_alone(space: Any, seed: int) -> 
 
 @few
 @given(any_space, st.integers(0, 2**31 - 1))
-def test_actions_that_were_read_do_not_change_with_the_next_batch(space: Any, seed: int) -> None:
+def test_actions_already_read_do_not_change_with_the_next_batch(space: Any, seed: int) -> None:
     views, name = views_for(space, 3), (SINGLE_AGENT, ACTIONS)
     batched = batch_space(space, 3)
     first, second = samples(batched, 2, seed)
@@ -128,7 +128,7 @@ def test_actions_that_were_read_do_not_change_with_the_next_batch(space: Any, se
 
 @few
 @given(any_space, st.integers(0, 2**31 - 1))
-def test_a_batch_of_the_wrong_length_is_refused_and_leaves_no_trace(space: Any, seed: int) -> None:
+def test_batch_of_wrong_length_is_refused_and_leaves_no_trace(space: Any, seed: int) -> None:
     views, name = views_for(space, 3), (SINGLE_AGENT, ACTIONS)
     batched = batch_space(space, 3)
     batch, longer = samples(batched, 1, seed)[0], samples(batch_space(space, 5), 1, seed)[0]
@@ -140,7 +140,7 @@ def test_a_batch_of_the_wrong_length_is_refused_and_leaves_no_trace(space: Any, 
 
 
 @pytest.mark.fault("B7")
-def test_a_mistake_in_the_last_leaf_leaves_the_first_one_alone() -> None:
+def test_mistake_in_the_last_leaf_does_not_change_the_first() -> None:
     space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(3)})
     views, name = views_for(space, 2), (SINGLE_AGENT, ACTIONS)
     writer = ActionWriter(space, views, name)
@@ -150,14 +150,14 @@ def test_a_mistake_in_the_last_leaf_leaves_the_first_one_alone() -> None:
 
 
 @pytest.mark.parametrize("value", [np.array([1e300, 0.0]), np.array([np.inf, 0.0])])
-def test_infinite_actions_pass_only_where_they_are_meant(value: Any) -> None:
+def test_infinite_and_large_float64_actions_are_accepted(value: Any) -> None:
     space = spaces.Box(-1, 1, (), np.float64)
     views, name = views_for(space, 2), (SINGLE_AGENT, ACTIONS)
     ActionWriter(space, views, name).write_all(value)
     assert_same(views[name], value)
 
 
-def test_a_copy_is_a_copy_and_a_view_is_a_view() -> None:
+def test_copies_do_not_share_memory_and_views_do() -> None:
     space = spaces.Dict({"a": spaces.Box(0, 1, (2,))})
     views, name = views_for(space, 3), (SINGLE_AGENT, OBSERVATIONS)
     reader = BatchReader(space, views, name)

@@ -42,30 +42,30 @@ def looks_of(rule: Waiting, at: int | None = None) -> int:
 A_MISS = 1 + LOOKS_BEFORE_YIELD
 
 
-def test_what_has_happened_already_is_seen_at_the_first_look(yields: list[None]) -> None:
+def test_event_that_has_happened_is_seen_at_the_first_look(yields: list[None]) -> None:
     for kind in ("auto", "spin", "park"):
         assert looks_of(Waiting(kind), at=1) == 1
     assert yields == []
 
 
-def test_one_that_is_told_to_park_looks_once(yields: list[None]) -> None:
+def test_park_mode_looks_once(yields: list[None]) -> None:
     assert looks_of(Waiting("park")) == 1
     assert yields == []
 
 
-def test_a_miss_gives_the_core_away_between_looks(yields: list[None]) -> None:
+def test_unsuccessful_waiting_yields_the_core_between_looks(yields: list[None]) -> None:
     assert looks_of(Waiting("auto")) == A_MISS
     assert len(yields) == 1
 
 
-def test_after_two_misses_in_a_row_it_goes_to_sleep_at_once_for_a_while(yields: list[None]) -> None:
+def test_two_misses_in_a_row_park_the_waiter_for_a_while(yields: list[None]) -> None:
     rule = Waiting("auto")
     assert [looks_of(rule) for _ in range(2)] == [A_MISS] * 2
     assert [looks_of(rule) for _ in range(PARKED_WAITS)] == [1] * PARKED_WAITS
     assert looks_of(rule) == A_MISS
 
 
-def test_a_hit_between_two_misses_keeps_it_looking(yields: list[None]) -> None:
+def test_hit_between_two_misses_keeps_it_looking(yields: list[None]) -> None:
     rule = Waiting("auto")
     for _ in range(5):
         assert looks_of(rule) == A_MISS
@@ -73,14 +73,14 @@ def test_a_hit_between_two_misses_keeps_it_looking(yields: list[None]) -> None:
     assert looks_of(rule) == A_MISS
 
 
-def test_while_parked_what_is_ready_is_still_seen(yields: list[None]) -> None:
+def test_parked_waiter_sees_what_is_ready(yields: list[None]) -> None:
     rule = Waiting("auto")
     for _ in range(2):
         looks_of(rule)
     assert looks_of(rule, at=1) == 1
 
 
-def test_one_that_is_told_to_spin_never_gives_up_looking(yields: list[None]) -> None:
+def test_spin_mode_never_stops_looking(yields: list[None]) -> None:
     rule = Waiting("spin")
     assert [looks_of(rule) for _ in range(5)] == [A_MISS] * 5
 
@@ -94,11 +94,11 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "FIRST_NAP_S", None)
 
 
-def test_nobody_sleeps_for_what_is_there() -> None:
+def test_ready_event_causes_no_sleep() -> None:
     assert WaitSet().sleep_until(lambda: True, None)
 
 
-def test_a_deadline_ends_the_sleep() -> None:
+def test_deadline_ends_the_sleep() -> None:
     assert not WaitSet().sleep_until(never, time.monotonic() + 0.001)
     assert not WaitSet().sleep_until(never, time.monotonic() - 1)
 
@@ -121,7 +121,7 @@ def rings_itself(wait_set: WaitSet) -> tuple[Callable[[], bool], list[bool], Cal
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
+def test_ring_wakes_the_sleeper() -> None:
     wait_set = WaitSet()
     ready, said, close = rings_itself(wait_set)
     assert wait_set.sleep_until(ready, time.monotonic() + 20)
@@ -129,7 +129,7 @@ def test_a_ring_wakes_the_sleeper_who_says_when_it_sleeps() -> None:
     close()
 
 
-def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_ring_is_covered_by_one_short_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(WaitSet, "_doze", lambda _, seconds: bool(slept.append(seconds)))
     assert WaitSet().sleep_until(Looks(at=4), None)  # without a ring
@@ -137,7 +137,7 @@ def test_a_lost_ring_is_made_up_for_by_one_nap_before_the_long_sleep(monkeypatch
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_an_end_is_reported_once() -> None:
+def test_end_of_a_process_is_reported_once() -> None:
     wait_set, bell, ends = WaitSet(), new_doorbell(), []
     wait_set.add_sentinel(bell.wait_fd, lambda: ends.append(1))
     bell.ring()
@@ -148,12 +148,12 @@ def test_an_end_is_reported_once() -> None:
 
 
 @pytest.mark.usefixtures("no_naps")
-def test_an_error_in_looking_passes_through_and_the_sleeper_is_awake_again() -> None:
+def test_error_while_looking_passes_through_and_ends_the_sleep() -> None:
     wait_set = WaitSet()
     _, said, close = rings_itself(wait_set)
 
     def complain() -> bool:
-        raise LookupError("somebody died")
+        raise LookupError("a worker died")
 
     with pytest.raises(LookupError):
         wait_set.sleep_until(complain, None)
@@ -161,7 +161,7 @@ def test_an_error_in_looking_passes_through_and_the_sleeper_is_awake_again() -> 
     close()
 
 
-def test_with_a_core_to_spare_a_worker_looks_for_longer(yields: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_a_spare_core_looks_longer(yields: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It still spins when other workers sleep already: LOOK_NS passes at once here."""
     monkeypatch.setattr(waiting, "LONG_LOOK_NS", 10**12)
     assert looks_of(Waiting("auto", spare_core=True), at=5 * A_MISS) == 5 * A_MISS

@@ -1,4 +1,4 @@
-"""A loss as torch and as its kernel see it, without the rest of an algorithm."""
+"""A loss in torch and in its kernel, without the rest of an algorithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multiverse.kernels import kernel_of
 
 
 def algorithm_with(kind: Any, config: Any) -> Any:
-    """An algorithm that has nothing but settings, for the methods that define its loss."""
+    """An algorithm that has only settings, for the methods that define its loss."""
     algorithm = object.__new__(kind)
     algorithm.config, algorithm.progress = config, 0.0
     return algorithm

@@ -39,20 +39,20 @@ VARIATIONS: dict[str, list[Any]] = {
 
 
 class Recorded:
-    """A config that notes which of its settings are read."""
+    """A config that records which of its settings are read."""
 
     def __init__(self, config: Any) -> None:
         self.config, self.read = config, set[str]()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "scheduled":  # read what it reads
+        if name == "scheduled":  # record reads
             return functools.partial(type(self.config).scheduled, self)
         self.read.add(name)
         return getattr(self.config, name)
 
 
 def outputs_and_batch(seed: int = 0) -> tuple[Outputs, RolloutBatch]:
-    """Far enough from the policy that acted for rows on both sides of every limit."""
+    """Outputs far enough from the acting policy for rows on both sides of every limit."""
     draw = np.random.default_rng(seed)
     log_probs, values = draw.normal(-1, 0.3, ROWS), draw.normal(size=ROWS)
     out = Outputs(log_probs + draw.normal(0, 0.3, ROWS), draw.uniform(0.1, 1, ROWS), values + draw.normal(0, 0.5, ROWS))
@@ -121,7 +121,7 @@ def test_algorithm_that_overrides_any_part_of_the_loss_has_no_kernel(method: str
     assert kernel_of(type("Own", (PPO,), {method: lambda self, *given: 0})) is None
 
 
-def test_loss_that_is_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_wrapped_by_a_decorator_has_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     @functools.wraps(PPO.loss)
     def doubled(self: Any, out: Outputs, batch: RolloutBatch) -> Loss:
         return Loss(2 * stock(self, out, batch).total)
@@ -162,7 +162,7 @@ class OwnLoss(PPO):
 
 
 class Renamed(PPO):
-    """A subclass that leaves the loss as it is."""
+    """A subclass that does not change the loss."""
 
 
 def made(kind: Any, **settings: Any) -> Any:
@@ -252,7 +252,7 @@ def test_non_scalar_loss_is_refused(total: Any, message: str) -> None:
 
 
 # -- slips in own losses ------------------------------------------------------------------------------------------
-def test_numbers_are_metrics_and_a_bare_tensor_is_a_loss() -> None:
+def test_loss_accepts_numbers_as_metrics_and_a_bare_tensor() -> None:
     class Numbers(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return super().loss(out, batch).plus(nothing=0.0)
@@ -267,7 +267,7 @@ def test_numbers_are_metrics_and_a_bare_tensor_is_a_loss() -> None:
     assert algorithm.update([filled(algorithm, 0)], 0.0).gradient_steps > 0
 
 
-def test_metric_of_every_row_is_refused() -> None:
+def test_metric_that_is_not_a_scalar_is_refused() -> None:
     class Rows(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             found = super().loss(out, batch)
@@ -279,7 +279,7 @@ def test_metric_of_every_row_is_refused() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_metric_that_only_some_gradient_steps_have_is_averaged_over_these(first: bool) -> None:
+def test_metric_that_only_some_gradient_steps_have_is_averaged_over_those_steps(first: bool) -> None:
     class Now(PPO):
         steps = 0
 
@@ -307,7 +307,7 @@ def test_value_loss_can_be_overridden_alone(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C])
-def test_progress_of_the_budget_is_known_to_a_loss(kind: Any) -> None:
+def test_loss_can_read_the_progress_of_the_budget(kind: Any) -> None:
     class Scheduled(kind):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return super().loss(out, batch).plus(spent=0.0 * out.entropy.mean() + self.progress)
@@ -316,7 +316,7 @@ def test_progress_of_the_budget_is_known_to_a_loss(kind: Any) -> None:
     assert algorithm.update([filled(algorithm, 0)], 0.25).metrics["spent"] == 0.25
 
 
-def test_random_numbers_of_an_own_loss_depend_on_the_seed_and_the_update_alone() -> None:
+def test_random_numbers_of_an_own_loss_depend_only_on_the_seed_and_the_update() -> None:
     class Random(PPO):
         def loss(self, out: Outputs, batch: RolloutBatch) -> Loss:
             return super().loss(out, batch).plus(noise=(torch.randn(len(batch)) * out.log_prob).mean())

@@ -1,4 +1,4 @@
-"""The example of an own loss: it learns, is logged, resumes exactly, and is loaded without being named."""
+"""The example of an own loss: it learns, is logged, resumes exactly, and is loaded without its class being named."""
 
 from __future__ import annotations
 

@@ -49,8 +49,7 @@ MASKED = spaces.Dict({"observation": OBSERVATIONS, "action_mask": spaces.MultiBi
 
 
 def pair(name: str, space: Any = OBSERVATIONS, **settings: Any) -> tuple[Any, Any]:
-    """The same algorithm with either learner: the first weights of one seed, equal targets and replay, and the same
-    draws to come."""
+    """The same algorithm with either learner: equal first weights, targets, replay and random generators."""
     both = [made(name, space, learner=learner, **settings) for learner in ("numpy", "torch")]
     draw, (ours, theirs) = np.random.default_rng(5), both
     for target, other in zip(ours.targets.values(), theirs.targets.values()):
@@ -137,7 +136,7 @@ def test_every_setting_that_a_loss_reads_is_varied(name: str) -> None:
 
 
 @pytest.mark.parametrize("loss", ["critic_loss", "actor_loss"])
-def test_gradient_of_one_loss_leaves_the_gradients_of_other_networks_alone(loss: str) -> None:
+def test_gradient_of_one_loss_does_not_change_the_gradients_of_other_networks(loss: str) -> None:
     _, algorithm = pair("sac")
     (batch,) = algorithm._minibatches(1)
     for network in algorithm._networks.values():
@@ -193,7 +192,7 @@ def test_every_kernel_belongs_to_a_loss() -> None:
 
 
 class PessimisticSAC(SAC):
-    """An own critic loss: values are also held down."""
+    """SAC with a critic loss that also keeps values low."""
 
     def critic_loss(self, batch: ReplayBatch) -> Loss:
         values = self.critic(batch.observations, batch.actions)[..., 0]

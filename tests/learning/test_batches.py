@@ -1,4 +1,4 @@
-"""Chunks of a rollout: cut where memory ends, packed so that a step along all of them is a slice."""
+"""Chunks of a rollout: cut where memory ends, and packed so that a step along all of them is a slice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def along_lists(rows: Any, counts: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("length", [1, 4, 100])
 @pytest.mark.parametrize("seed", range(6))
-def test_chunks_end_where_memory_does_and_are_packed_completely(seed: int, length: int) -> None:
+def test_chunks_end_with_the_memory_and_are_packed_completely(seed: int, length: int) -> None:
     starts, ended, valid, acting = drawn(seed)
     expected = slow_chunks(starts, ended, valid, acting, length)
     chunks = split_into_chunks(starts, ended, valid, acting, length)
@@ -86,7 +86,7 @@ def test_minibatches_consist_of_whole_chunks_and_cover_every_row(size: int) -> N
     starts, ended, valid, acting = drawn(3)
     rows, counts = split_into_chunks(starts, ended, valid, acting, 4).pack()
     flat: Any = np.arange(starts.size)
-    memory = rows[: counts[0], None]  # each chunk's first row, to know it again
+    memory = rows[: counts[0], None]  # the first row of each chunk, to identify it
     whole = RolloutBatch(flat[:, None], [], flat).take_packed(rows, Packing(counts, memory))
     order = np.random.default_rng(0).permutation(whole.units)
     seen, sizes = [], []

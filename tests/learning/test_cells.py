@@ -1,4 +1,4 @@
-"""Recurrent cells in numpy, along chunks of any lengths: outputs and gradients are the formulas' and torch's."""
+"""Recurrent cells in numpy, along chunks of any length: outputs and gradients equal those of formulas and of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 class Drawn:
-    """Parameters as a learner hands them out."""
+    """Parameters in the form in which a learner passes them."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(1)
@@ -40,7 +40,7 @@ def given(cells: RecurrentCells) -> tuple[Any, Any, Any]:
 
 
 def obvious(kind: str, weights: list[Any], x: Any, memory: Any) -> tuple[list[Any], list[Any]]:
-    """(hidden states by row, what is remembered after each chunk), chunk after chunk, by the formulas, in doubles."""
+    """(hidden states by row, memory after each chunk), chunk after chunk, by the formulas, in double precision."""
     inward, recurrent, bias, recurrent_bias = weights
     hidden: list[Any] = [None] * len(x)
     after, sigmoid = [], torch.sigmoid
@@ -67,7 +67,7 @@ def obvious(kind: str, weights: list[Any], x: Any, memory: Any) -> tuple[list[An
 def test_outputs_and_gradients_of_cells_equal_their_formulas(kind: str) -> None:
     cells = made(kind)
     x, memory, grad_hidden = given(cells)
-    for _ in range(2):  # the second time in rooms that are used already
+    for _ in range(2):  # the second time in buffers that were used before
         found = cells.forward(x, COUNTS, memory).copy()
         after = cells.after(np.array([sum(COUNTS[: n - 1]) + k for k, n in enumerate(LENGTHS)]))
         cells.backward(grad_hidden.copy())

@@ -1,4 +1,4 @@
-"""A convolution as a dense layer is torch's convolution: what it says, its gradient and its steps; and it stays one."""
+"""A convolution as a dense layer equals torch's convolution: outputs, gradient and steps; it stays a convolution."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def learners(optimizer: Any = Adam) -> tuple[NumpyLearner, ActorCritic]:
 
 
 def filters_of(layer: Any) -> torch.nn.Conv2d:
-    """Torch's convolution with the filters that look at the first place."""
+    """Torch's convolution with the filters of the first place."""
     weights, bias = layer
     looked_at = np.arange(84).reshape(BOARD)[:SIZE, :SIZE]
     found = torch.nn.Conv2d(2, FILTERS, SIZE)
@@ -60,7 +60,7 @@ def filters_of(layer: Any) -> torch.nn.Conv2d:
 
 
 def said_by(convolution: torch.nn.Conv2d, vector: Any) -> Any:
-    """[rows, outputs], place by place as ours."""
+    """[rows, outputs], in the order of ours."""
     board = torch.as_tensor(vector).reshape(-1, *BOARD).permute(0, 3, 1, 2)
     return convolution(board).permute(0, 2, 3, 1).reshape(len(board), -1)
 
@@ -73,7 +73,7 @@ def updated(learner: Any, times: int = 5) -> None:
 
 @pytest.mark.parametrize("which", [0, 1], ids=["numpy", "torch"])
 @pytest.mark.parametrize("optimizer", [Adam, RMSprop])
-def test_layer_is_a_convolution_and_stays_one(which: int, optimizer: Any) -> None:
+def test_layer_stays_a_convolution_during_training(which: int, optimizer: Any) -> None:
     learner = learners(optimizer)[which]
     for times in (0, 5):
         updated(learner, times)
@@ -148,5 +148,5 @@ def test_invalid_convolutions_are_refused(space: Any, settings: dict[str, Any], 
         agent(space, **{"filters": 8, **settings})
 
 
-def test_a2c_has_filters() -> None:
+def test_a2c_has_the_filters_setting() -> None:
     assert A2CConfig(filters=4).filters == 4

@@ -55,7 +55,7 @@ def test_closed_actions_have_no_probability_and_no_gradient(
 
 
 def test_acting_policy_samples_from_the_learned_distribution() -> None:
-    """100,000 draws of the numpy head, whose shares are the softmax that the loss goes by."""
+    """100,000 samples of the numpy head have the probabilities of the softmax in the loss."""
     logits, head = np.array([[0.5, -1.0, 1.5]], np.float32), DiscreteHead(3)
     noise = head.noise(np.random.default_rng(0), 1, 100_000)[0]
     drawn = head.choose(np.repeat(logits, 100_000, axis=0), noise, None)
@@ -74,7 +74,7 @@ def test_policy_never_takes_closed_actions() -> None:
     assert set(map(tuple, chosen.tolist())) == {(1, 1), (1, 2)}
 
 
-def test_actions_leave_their_bounds_for_the_learner_only() -> None:
+def test_actions_are_clipped_for_the_env_and_unchanged_for_the_learner() -> None:
     head = GaussianHead(np.array([0.5, 0.5], np.float32), np.array([-1, -2]), np.array([1, 2]), (2, 1))
     raw = np.array([[3.0, -0.5], [0.2, -9.0]], np.float32)
     assert head.for_env(raw) == pytest.approx(np.array([[[1.0], [-0.5]], [[0.2], [-2.0]]]))

@@ -82,7 +82,7 @@ def test_torch_only_layers_are_orthogonal_initially() -> None:
     assert not bias.any()
 
 
-def test_copies_of_a_network_begin_with_different_weights() -> None:
+def test_copies_of_a_network_start_with_different_weights() -> None:
     for learner in ("numpy", "torch"):
         first, second = np.split(made("sac", VECTOR, BOX, learner).weights()["critic"], 2)
         assert (first != second).all()
@@ -96,7 +96,7 @@ def test_smaller_side_of_an_orthogonal_matrix_is_orthonormal(size: tuple[int, in
     np.testing.assert_allclose(product, np.eye(min(size)), atol=1e-12)
 
 
-def test_number_of_blas_threads_is_the_same_after_first_weights_are_drawn() -> None:
+def test_drawing_initial_weights_keeps_the_number_of_blas_threads() -> None:
     def threads() -> list[int]:
         return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
 

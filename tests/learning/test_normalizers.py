@@ -1,4 +1,4 @@
-"""Running statistics: the same as those of everything at once."""
+"""Running statistics equal the statistics of all values at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_rewards_of_lost_rows_do_not_count() -> None:
 
 @pytest.mark.fault("B5")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_statistics_refuse_what_is_not_finite_and_stay_as_they_were(value: float) -> None:
+def test_statistics_refuse_non_finite_values_and_do_not_change(value: float) -> None:
     moments = RunningMeanStd(2)
     moments.update(np.ones((3, 2)))
     before = moments.state()

@@ -1,4 +1,4 @@
-"""The learner in numpy is the one in torch: values, likelihoods, gradients and steps, from the same weights."""
+"""The learner in numpy equals the one in torch: values, likelihoods, gradients and steps, from the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam and RMSprop are torch's, in numpy and in torch; and a gradient that is not finite leaves no trace."""
+"""Adam and RMSprop equal torch's, in numpy and in torch; a gradient that is not finite changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gradients(count: int) -> list[Any]:
 
 
 def stepped(xp: Any, kind: Any, all_gradients: list[Any]) -> tuple[Any, list[bool]]:
-    """After these gradients, and which of them were taken."""
+    """Weights after these gradients, and which gradients were applied."""
     optimizer = kind(xp, xp.asarray(BEGIN.copy()))
     taken = []
     for gradient in all_gradients:
@@ -51,7 +51,7 @@ def test_optimizer_steps_equal_torch_with_clipping(xp: Any, kind: Any, theirs: A
 @of_both_kinds
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e38])
 def test_non_finite_gradient_changes_nothing(xp: Any, kind: Any, theirs: Any, bad: float) -> None:
-    """The first one of all, and in between: weights and state are those of a run without it, bit for bit."""
+    """Whether it is the first gradient or a later one: weights and state are bit-equal to those without it."""
     good, wrong = gradients(6), np.array([1, bad, bad, 0], np.float32)
     clean, _ = stepped(xp, kind, good)
     spoilt, taken = stepped(xp, kind, [wrong, *good[:3], wrong, wrong, *good[3:]])
@@ -61,7 +61,7 @@ def test_non_finite_gradient_changes_nothing(xp: Any, kind: Any, theirs: Any, ba
 
 @pytest.mark.parametrize("kind", [Adam, RMSprop])
 def test_optimizer_step_does_not_wait_for_a_gpu(kind: Any) -> None:
-    """On the meta device, where reading a value is an error, as reading it early would stall a GPU."""
+    """On the meta device reading a value is an error; on a GPU an early read would wait for the GPU."""
     optimizer = kind(torch, torch.zeros(4, device="meta"))
     for _ in range(3):
         assert optimizer.step(0.1, 0.5).is_meta and optimizer.parameters.is_meta

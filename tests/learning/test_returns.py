@@ -1,4 +1,4 @@
-"""Advantages, against the definition written out step by step and episode by episode."""
+"""Advantages, compared with the definition computed step by step and episode by episode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from multiverse.learning.returns import Transitions, ValueEstimates, generalized
 def by_definition(
     rewards: list[float], values: list[float], following: list[float], ended: list[bool], gamma: float, lam: float
 ) -> list[float]:
-    """One slot: the sum of discounted one-step errors up to the end of its episode."""
+    """The advantages of one slot: the sum of discounted one-step errors up to the end of its episode."""
     found = []
     for t in range(len(rewards)):
         total, weight = 0.0, 1.0
@@ -69,7 +69,7 @@ def test_next_values_depend_on_how_the_episode_ended() -> None:
     last = np.array([10.0, 20.0], np.float32)
     estimates = ValueEstimates(values, last, np.array([1, 2]), np.array([0, 1]), np.array([99.0, 50.0], np.float32))
     following = next_values(estimates, terminated, truncated)
-    # Slot 0 came to its end in row 1: worth nothing. Slot 1 was cut short in row 2: worth what it saw last.
+    # Slot 0 terminated in row 1: value 0. Slot 1 was truncated in row 2: value of its last observation.
     assert following[:, 0].tolist() == [3.0, 0.0, 7.0, 10.0]
     assert following[:, 1].tolist() == [4.0, 6.0, 50.0, 20.0]
 
@@ -80,7 +80,7 @@ def test_next_values_depend_on_how_the_episode_ended() -> None:
 def test_merged_turns_equal_a_reference_for_each_slot(
     seed: int, steps: int, slots: int, gamma: float, lam: float
 ) -> None:
-    """Slot by slot with lists: its own actions one after another, each with what it earned until the next one."""
+    """Slot by slot with lists: the actions of a slot one after another, each with its reward until the next one."""
     rng = np.random.default_rng(seed)
     rewards, values, final_values = (rng.normal(size=(steps, slots)).astype(np.float32) for _ in range(3))
     acting, acting_next = rng.random((steps, slots)) < 0.5, rng.random(slots) < 0.5
@@ -179,7 +179,7 @@ def test_advantages_with_ratios_equal_v_trace(seed: int, steps: int, gamma: floa
 
 
 def test_lost_and_skipped_rows_have_no_weight_in_v_trace() -> None:
-    """As without ratios: nothing flows over a lost row; one in which a slot did not act hands on what comes to it."""
+    """As without ratios: nothing passes a lost row; a row in which a slot did not act passes on its input."""
     rewards, values, following = np.ones((3, 2), np.float32), np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)
     valid, ended = np.array([[True, True], [False, False], [True, True]]), np.zeros((3, 2), bool)
     acting, half = np.array([[True, True], [True, False], [True, True]]), np.full((3, 2), np.log(0.5), np.float32)

@@ -1,3 +1,3 @@
-"""The contract suite's fixtures serve here too."""
+"""The fixtures of the contract suite."""
 
 from tests.contract.conftest import gate, make, nothing_left_behind  # noqa: F401

@@ -97,7 +97,7 @@ class Life:
         return info
 
     def earn(self, action: Any) -> float:
-        """Tells exactly which action arrived, of which type."""
+        """Reward that identifies the action that arrived and its type."""
         return zlib.crc32(fingerprint(action).encode()) / 2**32 + float(self.rng.random()) + self.bonus
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class Life:
 
 
 class Village(Life, ParallelEnv):
-    """Everybody acts at once. Agents die, come back, and join late; even episodes terminate, odd ones are cut."""
+    """Parallel env in which agents end, come back and join late; even episodes terminate, odd ones are truncated."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         if options is not None:
@@ -124,20 +124,20 @@ class Village(Life, ParallelEnv):
         joined = [a for a in absent if not over and self.happens()]
         for agent in joined:
             rewards[agent], terminated[agent], truncated[agent] = 0.0, False, False
-        told = [a for a in self.possible_agents if a in self.agents or a in joined]
-        observations, infos = {a: self.see(a) for a in told}, {a: self.say(a) for a in told}
-        self.agents = [a for a in told if not (terminated[a] or truncated[a])]
+        results = [a for a in self.possible_agents if a in self.agents or a in joined]
+        observations, infos = {a: self.see(a) for a in results}, {a: self.say(a) for a in results}
+        self.agents = [a for a in results if not (terminated[a] or truncated[a])]
         return observations, rewards, terminated, truncated, infos
 
 
 class OptionVillage(Village):
-    """Takes its task from the reset's options."""
+    """Env that takes its task from the options of a reset."""
 
     reset_task = None  # type: ignore[assignment]
 
 
 class Circle(Life, AECEnv):
-    """One after the other. Agents die (several in one step), come back, and join late."""
+    """AEC env in which agents end (several in one step), come back and join late."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         if options is not None:
@@ -177,7 +177,7 @@ class Circle(Life, AECEnv):
         self._deads_step_first()
 
     def _after(self, agent: str) -> str:
-        """Whoever is next and still there; at the end of an episode, anybody."""
+        """The next agent that is present; at the end of an episode, any agent."""
         position = self.agents.index(agent) + 1
         in_order = self.agents[position:] + self.agents[:position]
         return next((a for a in in_order if not (self.terminations[a] or self.truncations[a])), agent)
@@ -280,7 +280,7 @@ class Pair(ParallelEnv):
         del result[2]["left"]
 
     def _vanish(self, result: list[Any]) -> None:
-        """Gone from everything, without a word."""
+        """The agent disappears from all results."""
         for part in result:
             del part["left"]
         self.agents.remove("left")
@@ -296,12 +296,12 @@ class Pair(ParallelEnv):
         self.agents.remove("left")
 
     def _lingering_end(self, result: list[Any]) -> None:
-        """Ended, and yet kept among the agents."""
+        """The agent has ended but stays in `agents`."""
         result[2]["left"] = True
 
 
 class Lingering(Pair):
-    """Goes on about agents that have ended, with rewards and ends, and never removes them from `agents`."""
+    """Env that keeps reporting ended agents, with rewards and ends, and never removes them from `agents`."""
 
     def step(self, actions: dict[str, Any]) -> Any:
         self.steps += 1
@@ -325,7 +325,7 @@ class Alone(Pair):
 
 
 class Numbered(Pair):
-    """Agents that are numbers."""
+    """Env whose agents are numbers."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -333,7 +333,7 @@ class Numbered(Pair):
 
 
 class Silent(Pair):
-    """Does not say which agents there can be."""
+    """Env without `possible_agents`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -348,7 +348,7 @@ class Silent(Pair):
 
 
 class OddSpaces(ParallelEnv):
-    """Two agents with one given space both ways; the reward tells which action arrived."""
+    """Env of two agents with one given space for observations and actions; the reward identifies the action."""
 
     metadata: dict[str, Any] = {"name": "odd"}  # noqa: RUF012
     render_mode = None
@@ -385,7 +385,7 @@ class OddSpaces(ParallelEnv):
 
 
 class FaultyCircle(Circle):
-    """Does something wrong at one step, counted over its life."""
+    """AEC env that has the fault in one step, counted over its life."""
 
     def __init__(self, fault: str = "nothing", at: int = 3, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -411,7 +411,7 @@ class FaultyCircle(Circle):
 
 
 class Undying(Circle):
-    """Its dead are never removed."""
+    """AEC env whose ended agents are never removed."""
 
     def _was_dead_step(self, action: Any) -> None:
         pass

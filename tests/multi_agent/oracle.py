@@ -15,11 +15,11 @@ Slots = dict[str, Any]
 
 @dataclass
 class Expected:
-    """One step of one env."""
+    """Expected results of one step of one env."""
 
     observations: Slots
     alive: set[str]
-    rewards: Slots = field(default_factory=dict)  # 0 where nothing is said
+    rewards: Slots = field(default_factory=dict)  # 0 where there is none
     terminated: set[str] = field(default_factory=set)
     truncated: set[str] = field(default_factory=set)
     infos: Slots = field(default_factory=dict)
@@ -86,7 +86,7 @@ class OneEnv:
 
 # -- comparing -------------------------------------------------------------------------------------------------
 def zeros(space: spaces.Space[Any]) -> Any:
-    """What an absent agent sees, for the spaces of the tests."""
+    """Return the observation of an absent agent, for the spaces of the tests."""
     if isinstance(space, spaces.Dict):
         return {key: zeros(child) for key, child in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -101,7 +101,7 @@ def zeros(space: spaces.Space[Any]) -> Any:
 
 
 def row_of(space: spaces.Space[Any], batch: Any, i: int) -> Any:
-    """One row of a batch, nested as its space is."""
+    """One row of a batch, nested as its space."""
     if isinstance(space, spaces.Dict):
         return {key: row_of(child, batch[key], i) for key, child in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -110,7 +110,7 @@ def row_of(space: spaces.Space[Any], batch: Any, i: int) -> Any:
 
 
 def cast(space: spaces.Space[Any], value: Any) -> Any:
-    """What an env returned, in the dtypes of its space."""
+    """Return the observation of an env in the dtypes of its space."""
     if isinstance(space, spaces.Dict):
         return {key: cast(child, value[key]) for key, child in space.items()}
     if isinstance(space, spaces.Tuple):
@@ -120,7 +120,7 @@ def cast(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def info_row(infos: dict[str, Any], i: int) -> dict[str, Any]:
-    """What one env said, out of merged infos."""
+    """Return the infos of one env from merged infos."""
     found = {}
     for key, value in infos.items():
         if f"_{key}" in infos and infos[f"_{key}"][i]:
@@ -129,7 +129,7 @@ def info_row(infos: dict[str, Any], i: int) -> dict[str, Any]:
 
 
 def assert_info(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """By agent; those that say nothing are left out. Python's numbers come back as numpy's."""
+    """Infos by agent, without those that are empty. Python's numbers are compared as numpy's."""
     expected = {agent: info for agent, info in expected.items() if info}
     assert found.keys() == expected.keys()
     for agent, info in expected.items():
@@ -145,9 +145,10 @@ def mask_of(observation: Any, info: dict[str, Any], actions: int) -> Any:
 
 
 def assert_row(envs: Any, step: Any, i: int, expected: Expected, row: int | None = None, after: bool = True) -> None:
-    """Env `i` got what it should, in row `row` of `step`: what `envs.step` or, without rewards, `reset` returned.
+    """Env `i` has the expected results in row `row` of `step`, the result of `envs.step` or, without rewards, of
+    `reset`.
 
-    `after`: nothing has happened to env `i` since, so that what `envs` itself tells can be compared too.
+    `after`: env `i` has not changed since, so that the attributes of `envs` can be compared too.
     """
     row = i if row is None else row
     observations, infos = step[0], step[-1]
@@ -159,9 +160,9 @@ def assert_row(envs: Any, step: Any, i: int, expected: Expected, row: int | None
         sees = cast(space, seen) if there and seen is not None else zeros(space)
         assert_same(row_of(space, observations[agent], row), sees, where)
         if len(step) == 5:
-            told = tuple(float(part[agent][row]) for part in step[1:4])
+            result = tuple(float(part[agent][row]) for part in step[1:4])
             reward = float(expected.rewards.get(agent, 0.0))
-            assert told == (reward, agent in expected.terminated, agent in expected.truncated), where
+            assert result == (reward, agent in expected.terminated, agent in expected.truncated), where
         if after:
             assert_state(envs, agent, i, expected, where)
     found = info_row(infos, row)
@@ -208,7 +209,7 @@ class ManyEnvs:
 
 
 def assert_same_run(envs: Any, makers: list[Any], autoreset: str, steps: int) -> None:
-    """A vector env and its bare envs do the same for the same seeds and random actions."""
+    """A vector env and its bare envs give equal results for equal seeds and random actions."""
     oracle = ManyEnvs(makers, autoreset)
     begun = envs.reset(seed=7)
     for i, expected in enumerate(oracle.reset(7)):

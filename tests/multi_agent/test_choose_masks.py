@@ -1,4 +1,4 @@
-"""Trying out what sharing costs plays by the rules of the game."""
+"""Trials of the cost of sharing use only legal actions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from multiverse.executors.choose import tried
 
 
 class Strict:
-    """Connect four, but a closed action is an error."""
+    """Connect four in which a closed action is an error."""
 
     def __new__(cls) -> object:
         from pettingzoo.classic import connect_four_v3
@@ -25,6 +25,6 @@ class Strict:
         return env
 
 
-def test_only_open_actions_are_tried() -> None:
+def test_comparison_of_executors_uses_only_open_actions() -> None:
     alone_s, shared_s = tried(recipes(Strict, 2, None, None), Plan("hybrid", 1, "forkserver", "auto", ""))
     assert alone_s > 0 and shared_s > 0

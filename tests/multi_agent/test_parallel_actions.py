@@ -1,4 +1,4 @@
-"""Row B7 for several agents: wrong actions are refused before anything is sent, and the object works on as before."""
+"""Row B7 for several agents: wrong actions are refused before anything is sent, and the vector env stays usable."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ GOOD = np.zeros(N, int)
         ({"agents": 3}, "group 'agents'"),
     ],
 )
-def test_wrong_actions_leave_no_trace(make: Make, config: Configuration, actions: Any, said: str) -> None:
+def test_invalid_actions_are_refused_and_leave_no_trace(
+    make: Make, config: Configuration, actions: Any, said: str
+) -> None:
     envs, untouched = make(Pair, N), make(Pair, N)
     envs.reset(seed=1), untouched.reset(seed=1)
     good = {"left": GOOD + 1, "right": GOOD + 2}
@@ -52,8 +54,8 @@ def test_wrong_actions_leave_no_trace(make: Make, config: Configuration, actions
     assert_same(envs.step(good), untouched.step(good))
 
 
-def test_a_refused_batch_changes_no_other_agents_actions(make: Make, config: Configuration) -> None:
-    """The first agent's actions are fine and must not be written when the second's are not."""
+def test_refused_batch_changes_the_actions_of_no_agent(make: Make, config: Configuration) -> None:
+    """The first agent's actions are valid and must not be written if the second's are not."""
     envs, untouched = make(Pair, N), make(Pair, N)
     envs.reset(seed=1), untouched.reset(seed=1)
     good = {"left": GOOD, "right": GOOD}
@@ -66,7 +68,7 @@ def test_a_refused_batch_changes_no_other_agents_actions(make: Make, config: Con
     assert_same(envs.step(good), untouched.step(good))
 
 
-def test_agents_that_are_gone_everywhere_need_no_actions(make: Make, config: Configuration) -> None:
+def test_agents_absent_in_every_env_need_no_actions(make: Make, config: Configuration) -> None:
     envs = make(partial(Pair, second_leaves_at=1), N, autoreset="next_step")
     envs.reset(seed=1)
     envs.step({"left": GOOD, "right": GOOD})
@@ -75,7 +77,7 @@ def test_agents_that_are_gone_everywhere_need_no_actions(make: Make, config: Con
     assert (rewards["left"] >= 1).all() and not rewards["right"].any()
 
 
-def test_nested_actions_are_given_agent_by_agent(make: Make, config: Configuration) -> None:
+def test_nested_actions_are_passed_per_agent(make: Make, config: Configuration) -> None:
     envs = make(Village, N)
     envs.reset(seed=1)
     actions = {agent: envs.action_space(agent).sample() for agent in envs.agents}
@@ -85,14 +87,14 @@ def test_nested_actions_are_given_agent_by_agent(make: Make, config: Configurati
         envs.step(actions)
 
 
-def test_agents_nobody_knows_are_refused(make: Make, config: Configuration) -> None:
+def test_unknown_agents_are_refused(make: Make, config: Configuration) -> None:
     envs = make(Pair, N)
     for ask in (envs.action_space, envs.single_action_space, envs.observation_space, envs.single_observation_space):
         with pytest.raises(mv.errors.InvalidRequest, match="unknown agent 'up'"):
             ask("up")
 
 
-def test_without_autoreset_ended_episodes_must_be_reset(make: Make, config: Configuration) -> None:
+def test_ended_episodes_must_be_reset_without_autoreset(make: Make, config: Configuration) -> None:
     envs = make([partial(Pair, length=2 + i) for i in range(N)], autoreset="disabled")
     with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         envs.step({"left": GOOD, "right": GOOD})

@@ -39,7 +39,7 @@ def noughts(config: Configuration) -> dict[str, Any]:
     ],
 )
 @pytest.mark.fault("B6")
-def test_what_an_env_gets_wrong_is_said_in_one_sentence(
+def test_invalid_agents_or_values_are_reported_in_one_sentence(
     make: Make, config: Configuration, fault: str, said: str
 ) -> None:
     kwargs = [{"fault": fault if i == 2 else "nothing"} for i in range(config.num_envs)]
@@ -60,39 +60,37 @@ def test_what_an_env_gets_wrong_is_said_in_one_sentence(
 @pytest.mark.fault("B6")
 @modes
 @pytest.mark.parametrize("fault", ["vanish", "slip_away", "unseen_end", "lingering_end"])
-def test_however_an_agent_goes_its_end_is_told_once(
+def test_end_of_an_agent_is_reported_once_however_it_leaves(
     make: Make, config: Configuration, fault: str, autoreset: str
 ) -> None:
     envs = make(partial(Pair, fault=fault, length=6), autoreset=autoreset)
     envs.reset(seed=1)
-    told = [envs.step(noughts(config)) for _ in range(5)]
-    ends = [(step[2]["left"], step[3]["left"]) for step in told]
+    results = [envs.step(noughts(config)) for _ in range(5)]
+    ends = [(step[2]["left"], step[3]["left"]) for step in results]
     truncated = fault == "unseen_end"
     assert [bool(terminated.all()) for terminated, _ in ends] == [False, False, not truncated, False, False]
     assert [bool(cut.all()) for _, cut in ends] == [False, False, truncated, False, False]
     assert not envs.alive["left"].any() or fault == "lingering_end"
-    seen = told[2][0]["left"]
+    seen = results[2][0]["left"]
     if fault in ("vanish", "unseen_end"):  # no observation came with the end: the one before stays
-        assert_same(seen, told[1][0]["left"])
+        assert_same(seen, results[1][0]["left"])
     if fault == "unseen_end":
-        assert (told[2][1]["left"] == 7.0).all()
+        assert (results[2][1]["left"] == 7.0).all()
     if autoreset == "same_step":
-        assert_same(told[2][4]["final_obs"][1], {"left": seen[1]})
+        assert_same(results[2][4]["final_obs"][1], {"left": seen[1]})
     if fault != "lingering_end":
-        assert not told[3][0]["left"].any() and not told[3][1]["left"].any()
+        assert not results[3][0]["left"].any() and not results[3][1]["left"].any()
 
 
 @modes
-def test_agents_that_an_env_goes_on_about_after_their_end_are_absent(
-    make: Make, config: Configuration, autoreset: str
-) -> None:
+def test_agents_still_reported_after_their_end_are_absent(make: Make, config: Configuration, autoreset: str) -> None:
     """Many envs keep reporting ended agents and never empty `agents`: an end is reported once, and the episode ends."""
     envs = make(Lingering, autoreset=autoreset)
     envs.reset(seed=1)
-    told = [envs.step(noughts(config)) for _ in range(4)]
-    assert [bool(t["left"].all()) for _, _, t, _, _ in told] == [False, True, False, False]
-    assert [bool(t["right"].all()) for _, _, t, _, _ in told] == [False, False, False, True]
-    assert [float(rewards["left"][0]) for _, rewards, *_ in told] == [1.0, 1.0, 0.0, 0.0]
+    results = [envs.step(noughts(config)) for _ in range(4)]
+    assert [bool(t["left"].all()) for _, _, t, _, _ in results] == [False, True, False, False]
+    assert [bool(t["right"].all()) for _, _, t, _, _ in results] == [False, False, False, True]
+    assert [float(rewards["left"][0]) for _, rewards, *_ in results] == [1.0, 1.0, 0.0, 0.0]
     assert (envs.episode_counts == (1 if autoreset == "same_step" else 0)).all()
     if autoreset == "next_step":
         envs.step({})
@@ -100,19 +98,19 @@ def test_agents_that_an_env_goes_on_about_after_their_end_are_absent(
 
 
 # -- who there can be ------------------------------------------------------------------------------------------
-def test_an_env_that_does_not_say_who_there_can_be_is_refused() -> None:
+def test_env_without_possible_agents_is_refused() -> None:
     with pytest.raises(mv.errors.EnvFailed, match=r"Silent has no possible_agents.*possible_agents=\[...\]"):
         mv.make_vec(Silent, 2, "serial")
 
 
-def test_the_caller_can_say_it_instead(make: Make, config: Configuration) -> None:
+def test_possible_agents_can_be_given_by_the_caller(make: Make, config: Configuration) -> None:
     envs = make(Silent, agents=mv.AgentOptions(possible_agents=["right", "left"]))
     assert envs.agents == ("right", "left")
     envs.reset(seed=1)
     envs.step(noughts(config))
 
 
-def test_the_caller_can_name_agents_that_come_later() -> None:
+def test_possible_agents_can_name_agents_that_join_later() -> None:
     with SERIAL.make(
         partial(Pair, fault="unlisted"), 2, agents=mv.AgentOptions(possible_agents=["left", "right", "unlisted"])
     ) as envs:
@@ -123,7 +121,7 @@ def test_the_caller_can_name_agents_that_come_later() -> None:
         assert envs.alive["unlisted"].all()
 
 
-def test_the_same_agent_twice_is_refused() -> None:
+def test_duplicate_possible_agents_are_refused() -> None:
     with pytest.raises(mv.errors.EnvFailed, match=r"possible_agents: \['left'\] appear twice"):
         mv.make_vec(Pair, 2, "serial", agents=mv.AgentOptions(possible_agents=["left", "right", "left"]))
 

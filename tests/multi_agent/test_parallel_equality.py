@@ -1,4 +1,4 @@
-"""Parallel envs: the same seeds and actions give exactly what stepping the PettingZoo envs one by one gives."""
+"""Parallel envs: equal seeds and actions give exactly the results of stepping the PettingZoo envs one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def mpe(name: str) -> Callable[[], Any]:
 @pytest.mark.fault("B6")
 @modes
 @pytest.mark.parametrize("config", ALL, ids=str)
-def test_agents_that_die_return_and_join_late(make: Make, config: Configuration, autoreset: str) -> None:
+def test_agents_that_die_return_and_join_late_equal_pettingzoo(
+    make: Make, config: Configuration, autoreset: str
+) -> None:
     makers = [partial(Village, length=3 + 2 * i) for i in range(config.num_envs)]
     assert_same_run(make(makers, autoreset=autoreset), makers, autoreset, steps=40)
 
@@ -38,7 +40,7 @@ def test_agents_that_die_return_and_join_late(make: Make, config: Configuration,
 @modes
 @pytest.mark.parametrize("which", [name for name in AGENTS if name != "all"])
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_few_agents(make: Make, config: Configuration, which: str, autoreset: str) -> None:
+def test_subsets_of_agents_equal_pettingzoo(make: Make, config: Configuration, which: str, autoreset: str) -> None:
     makers = [partial(Village, agents=AGENTS[which], restless=0.3)] * config.num_envs
     assert_same_run(make(makers, autoreset=autoreset), makers, autoreset, steps=25)
 
@@ -46,14 +48,16 @@ def test_few_agents(make: Make, config: Configuration, which: str, autoreset: st
 @modes
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
 @pytest.mark.parametrize("env", [Alone, Numbered])
-def test_one_agent_and_agents_without_names(make: Make, config: Configuration, env: Any, autoreset: str) -> None:
+def test_single_and_numbered_agents_equal_pettingzoo(
+    make: Make, config: Configuration, env: Any, autoreset: str
+) -> None:
     makers = [partial(env, length=2 + i) for i in range(config.num_envs)]
     assert_same_run(make(makers, autoreset=autoreset), makers, autoreset, steps=12)
 
 
 @modes
 @pytest.mark.parametrize("name", ["simple_spread_v3", "simple_push_v3"])
-def test_mpe(make: Make, config: Configuration, name: str, autoreset: str) -> None:
+def test_mpe_envs_equal_pettingzoo(make: Make, config: Configuration, name: str, autoreset: str) -> None:
     makers = [mpe(name)] * config.num_envs
     envs = make(makers, autoreset=autoreset)
     assert len(envs.groups) == (1 if name == "simple_spread_v3" else 2)
@@ -63,14 +67,16 @@ def test_mpe(make: Make, config: Configuration, name: str, autoreset: str) -> No
 @modes
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("config", [SERIAL], ids=str)
-def test_every_space_in_every_mode(make: Make, config: Configuration, name: str, autoreset: str) -> None:
+def test_every_space_in_every_mode_equals_pettingzoo(
+    make: Make, config: Configuration, name: str, autoreset: str
+) -> None:
     makers = [lambda: OddSpaces(catalogue()[name])] * 3
     assert_same_run(make(makers, autoreset=autoreset), makers, autoreset, steps=9)
 
 
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("config", [c for c in DISTINCT if c not in (SERIAL, THREAD)], ids=str)
-def test_every_space_in_worker_processes(make: Make, config: Configuration, name: str) -> None:
+def test_every_space_in_worker_processes_equals_pettingzoo(make: Make, config: Configuration, name: str) -> None:
     makers = [lambda: OddSpaces(catalogue()[name])] * 3
     assert_same_run(make(makers, autoreset="same_step"), makers, "same_step", steps=9)
 
@@ -85,13 +91,13 @@ def test_every_space_in_worker_processes(make: Make, config: Configuration, name
     ],
     ids=["nested tuples with objects", "arrays that are one object", "tuples that are one object"],
 )
-def test_objects_among_nested_spaces(make: Make, config: Configuration, space: Any) -> None:
+def test_objects_in_nested_spaces_equal_pettingzoo(make: Make, config: Configuration, space: Any) -> None:
     makers = [lambda: OddSpaces(space)] * 3
     assert_same_run(make(makers, autoreset="same_step"), makers, "same_step", steps=9)
 
 
 @pytest.mark.parametrize("config", WITHOUT_SPAWN, ids=str)
-def test_every_executor_gives_the_same_bits(make: Make, config: Configuration) -> None:
+def test_every_executor_gives_equal_bits(make: Make, config: Configuration) -> None:
     trajectories = []
     for envs in (make(Village, 5), SERIAL.make(Village, 5)):
         with envs:
@@ -107,7 +113,7 @@ def test_every_executor_gives_the_same_bits(make: Make, config: Configuration) -
     assert repr(trajectories[0]) == repr(trajectories[1])
 
 
-def test_numbers_among_the_agents_make_a_group(make: Make, config: Configuration) -> None:
+def test_integer_agent_ids_form_a_group(make: Make, config: Configuration) -> None:
     envs = make(Numbered)
     assert envs.groups == {"agents": (0, 1)}
     envs.reset(seed=1)
@@ -115,7 +121,7 @@ def test_numbers_among_the_agents_make_a_group(make: Make, config: Configuration
     assert (rewards[1] >= 1).all() and (rewards[0] < 1).all()
 
 
-def test_infos_can_be_left_out(make: Make, config: Configuration) -> None:
+def test_disabled_infos_leave_only_final_observations(make: Make, config: Configuration) -> None:
     envs = make(partial(Pair, length=2), infos=False, autoreset="same_step")
     envs.reset(seed=1)
     for _ in range(2):

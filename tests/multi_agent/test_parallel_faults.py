@@ -1,4 +1,4 @@
-"""Parallel envs: restarts, bad values, timeouts and dead workers, as for single agents; only who was there is cut."""
+"""Parallel envs: restarts, bad values, timeouts and dead workers, as for single agents; only present agents end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def steps(envs: Any, count: int) -> list[Any]:
 
 
 def assert_lost_row(step: Any, before: Any, env_id: int, autoreset: str, there: tuple[str, ...], mark: str) -> None:
-    """Reward 0; truncated, with the last delivered observation as the final one, who was there; and nobody else."""
+    """Reward 0, truncated, the last delivered observation as the final one; only for agents that were present."""
     observations, rewards, terminated, truncated, infos = step
     assert infos[mark][env_id] and infos[f"_{mark}"].sum() == infos[mark].sum()
     for agent in AGENTS:
-        told = rewards[agent][env_id], terminated[agent][env_id], truncated[agent][env_id]
-        assert told == (0.0, False, agent in there), agent
+        values = rewards[agent][env_id], terminated[agent][env_id], truncated[agent][env_id]
+        assert values == (0.0, False, agent in there), agent
         if autoreset != "same_step" and agent in there:
             assert_same(observations[agent][env_id], before[0][agent][env_id])
     if autoreset == "same_step":
@@ -57,7 +57,7 @@ def assert_others_untouched(found: list[Any], expected: list[Any], lost: list[in
 
 
 def assert_goes_on(envs: Any, autoreset: str, lost: list[int]) -> None:
-    """Afterwards everybody is there again, when the mode says so."""
+    """Afterwards all agents are present again, at the time that the mode requires."""
     if autoreset == "disabled":
         assert not any(envs.alive[agent][lost].any() for agent in AGENTS)
         with pytest.raises(mv.errors.InvalidRequest, match="are over"):
@@ -76,9 +76,7 @@ def assert_goes_on(envs: Any, autoreset: str, lost: list[int]) -> None:
 @everywhere
 @modes
 @pytest.mark.parametrize("there", [AGENTS, ("left",)], ids=["both there", "one there"])
-def test_an_env_that_raises_is_built_anew(
-    make: Make, config: Configuration, autoreset: str, there: tuple[str, ...]
-) -> None:
+def test_env_that_raises_is_rebuilt(make: Make, config: Configuration, autoreset: str, there: tuple[str, ...]) -> None:
     leaves_at = 99 if there == AGENTS else 1
     clean = make(Pair, env_kwargs=last_env(config, second_leaves_at=leaves_at), autoreset=autoreset)
     clean.reset(seed=7)
@@ -98,7 +96,7 @@ def test_an_env_that_raises_is_built_anew(
 @with_processes
 @modes
 @pytest.mark.parametrize("there", [AGENTS, ("left",)], ids=["both there", "one there"])
-def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autoreset: str, there: tuple[str, ...]) -> None:
+def test_killed_worker_is_replaced(make: Make, config: Configuration, autoreset: str, there: tuple[str, ...]) -> None:
     env = partial(Pair, length=9, second_leaves_at=99 if there == AGENTS else 2)
     clean = make(env, autoreset=autoreset)
     clean.reset(seed=7)
@@ -117,8 +115,8 @@ def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autorese
 
 @with_processes
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_what_a_dying_worker_wrote_last_is_told_to_nobody(make: Make, config: Configuration, autoreset: str) -> None:
-    """It may die after it has written who is there after the lost step, and before it answers."""
+def test_values_written_by_a_dying_worker_are_never_returned(make: Make, config: Configuration, autoreset: str) -> None:
+    """It may die after it has written which agents are present after the lost step, and before it answers."""
     envs = make(partial(Pair, length=9), autoreset=autoreset, on_failure="restart")
     envs.reset(seed=7)
     found, lost = steps(envs, 2), config.last_range
@@ -131,7 +129,7 @@ def test_what_a_dying_worker_wrote_last_is_told_to_nobody(make: Make, config: Co
 
 @with_processes
 @modes
-def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, autoreset: str) -> None:
+def test_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Configuration, autoreset: str) -> None:
     envs = make(Pair, env_kwargs=last_env(config, fault="kill"), autoreset=autoreset, on_failure="restart")
     envs.reset(seed=7)
     found = steps(envs, 3)
@@ -141,7 +139,7 @@ def test_a_worker_that_dies_inside_a_step_is_replaced(make: Make, config: Config
 
 
 @with_processes
-def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
+def test_hanging_worker_is_killed_and_replaced(make: Make, config: Configuration) -> None:
     envs = make(Pair, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3), autoreset="same_step")
     envs.reset(seed=7)
     (before,) = steps(envs, 1)
@@ -153,7 +151,7 @@ def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configur
 
 
 @with_processes
-def test_a_worker_that_hangs_is_an_error_by_default(make: Make, config: Configuration) -> None:
+def test_hanging_worker_is_an_error_by_default(make: Make, config: Configuration) -> None:
     envs = make(Pair, timeouts=mv.Timeouts(reply_s=0.3))
     envs.reset(seed=7)
     pid = envs.worker_pids[-1]
@@ -167,7 +165,7 @@ def test_a_worker_that_hangs_is_an_error_by_default(make: Make, config: Configur
 
 
 @with_processes
-def test_a_killed_worker_is_an_error_by_default(make: Make, config: Configuration) -> None:
+def test_killed_worker_is_an_error_by_default(make: Make, config: Configuration) -> None:
     envs = make(Pair)
     envs.reset(seed=7)
     os.kill(envs.worker_pids[-1], signal.SIGKILL)
@@ -176,7 +174,7 @@ def test_a_killed_worker_is_an_error_by_default(make: Make, config: Configuratio
 
 
 @everywhere
-def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
+def test_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
     envs = make(Pair, env_kwargs=last_env(config, fault="raise"))
     envs.reset(seed=7)
     with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
@@ -194,7 +192,7 @@ def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) 
 @everywhere
 @modes
 @pytest.mark.parametrize("fault", ["nan", "nan_reward", "shape", "no_reward"])
-def test_a_bad_value_cuts_the_episode_of_who_was_there(
+def test_bad_value_truncates_the_episode_of_present_agents(
     make: Make, config: Configuration, autoreset: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kwargs = last_env(config, fault=fault, second_leaves_at=1)
@@ -213,7 +211,7 @@ def test_a_bad_value_cuts_the_episode_of_who_was_there(
     ("fault", "said"),
     [("nan", "the observation of left is nan at index 1"), ("nan_reward", "the reward of left is nan")],
 )
-def test_a_bad_value_names_its_agent(make: Make, config: Configuration, fault: str, said: str) -> None:
+def test_bad_value_names_its_agent(make: Make, config: Configuration, fault: str, said: str) -> None:
     envs = make(Pair, env_kwargs=last_env(config, fault=fault))
     envs.reset(seed=7)
     with pytest.raises(mv.errors.EnvFailed, match=f"BadValue: {said}"):
@@ -221,7 +219,7 @@ def test_a_bad_value_names_its_agent(make: Make, config: Configuration, fault: s
 
 
 @everywhere
-def test_clipping_puts_bad_values_right(make: Make, config: Configuration) -> None:
+def test_clip_mode_replaces_bad_values(make: Make, config: Configuration) -> None:
     for fault in ("nan", "nan_reward"):
         envs = make(Pair, env_kwargs=last_env(config, fault=fault), on_failure=mv.FailureOptions(on_bad_value="clip"))
         envs.reset(seed=7)

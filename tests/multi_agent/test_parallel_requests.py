@@ -1,4 +1,4 @@
-"""Parallel envs: groups, partial steps and resets, send and receive, tasks, plans, calls, and arrays kept too long."""
+"""Parallel envs: groups, partial steps and resets, send and receive, tasks, plans, calls, and retained arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def noughts(count: int) -> dict[str, Any]:
 
 
 def actions_at(envs: Any, step: int) -> dict[str, Any]:
-    """Actions of all envs, the same for the same step."""
+    """Actions of all envs, equal for equal steps."""
     found = {}
     for agent in envs.agents:
         space = envs.action_space(agent)
@@ -53,7 +53,7 @@ def test_agents_with_equal_spaces_form_a_group(make: Make, config: Configuration
     assert envs.observation_space("farmer_0").shape == (config.num_envs, 2)
 
 
-def test_a_group_is_one_array_both_ways(make: Make, config: Configuration) -> None:
+def test_group_is_one_array_for_actions_and_results(make: Make, config: Configuration) -> None:
     n = config.num_envs
     by_agent, by_group = make(Pair), make(Pair, agents=mv.AgentOptions(groups={"team": ["right", "left"]}))
     assert by_group.groups == {"team": ("left", "right")}
@@ -78,7 +78,7 @@ def test_a_group_is_one_array_both_ways(make: Make, config: Configuration) -> No
 
 
 def test_opponents_with_equal_spaces_can_be_two_groups(make: Make, config: Configuration) -> None:
-    """Each may be called as its only agent; then both of its arrays are understood."""
+    """A group may be named by its key or by its only agent; either form of its array is accepted."""
     n = config.num_envs
     envs, expected = make(Pair, agents=mv.AgentOptions(groups={"left": ["left"], "other": ["right"]})), make(Pair)
     envs.reset(seed=1), expected.reset(seed=1)
@@ -89,7 +89,7 @@ def test_opponents_with_equal_spaces_can_be_two_groups(make: Make, config: Confi
     assert_same(envs.step({"left": one, "right": two}), reference)
 
 
-def test_nested_observations_by_group(make: Make, config: Configuration) -> None:
+def test_nested_observations_are_available_by_group(make: Make, config: Configuration) -> None:
     envs = make(Village)
     observations, _ = envs.reset(seed=1)
     groups = envs.by_group().groups
@@ -110,7 +110,7 @@ def test_nested_observations_by_group(make: Make, config: Configuration) -> None
         ({"right": ["left"], "b": ["right"]}, "'right' is the name of an agent"),
     ],
 )
-def test_groups_that_make_no_sense_are_refused(groups: Any, said: str) -> None:
+def test_invalid_groups_are_refused(groups: Any, said: str) -> None:
     with pytest.raises(mv.errors.EnvFailed, match=f"InvalidRequest: groups: .*{said}"):
         mv.make_vec(Pair, 2, "serial", agents=mv.AgentOptions(groups=groups))
 
@@ -123,7 +123,7 @@ def test_agents_of_one_group_must_have_equal_spaces() -> None:
 
 # -- some envs -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_partial_steps_in_any_order(make: Make, config: Configuration, autoreset: str) -> None:
+def test_partial_steps_in_any_order_equal_pettingzoo(make: Make, config: Configuration, autoreset: str) -> None:
     makers = [partial(Village, length=3 + i) for i in range(config.num_envs)]
     envs, oracle = make(makers, autoreset=autoreset), ManyEnvs(makers, autoreset)
     envs.reset(seed=7), oracle.reset(7)
@@ -140,7 +140,7 @@ def row_of_action(envs: Any, agent: str, batch: Any, i: int) -> Any:
     return {key: value[i] for key, value in batch.items()} if isinstance(batch, dict) else batch[i]
 
 
-def test_partial_resets(make: Make, config: Configuration) -> None:
+def test_partial_resets_equal_pettingzoo(make: Make, config: Configuration) -> None:
     makers = [Village] * config.num_envs
     envs, oracle = make(makers), ManyEnvs(makers, "next_step")
     envs.reset(seed=7), oracle.reset(7)
@@ -153,7 +153,7 @@ def test_partial_resets(make: Make, config: Configuration) -> None:
             assert_row(envs, found, i, oracle.each[i].reset(50 + k + i), row)
 
 
-def test_send_and_receive(make: Make, config: Configuration) -> None:
+def test_send_and_receive_equal_step(make: Make, config: Configuration) -> None:
     envs, reference = make(Village), make(Village)
     envs.reset(seed=7), reference.reset(seed=7)
     for k in range(12):
@@ -179,7 +179,7 @@ def test_send_and_receive(make: Make, config: Configuration) -> None:
 
 # -- tasks, plans, calls ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("env", [Village, OptionVillage])
-def test_tasks_through_the_hook_or_the_options(make: Make, config: Configuration, env: Any) -> None:
+def test_tasks_are_passed_to_the_hook_or_in_options(make: Make, config: Configuration, env: Any) -> None:
     n = config.num_envs
     envs = make(env)
     envs.reset(seed=1, tasks=[float(i) for i in range(n)])
@@ -189,7 +189,7 @@ def test_tasks_through_the_hook_or_the_options(make: Make, config: Configuration
 
 
 @pytest.mark.parametrize("autoreset", ["next_step", "same_step"])
-def test_a_reset_plan_gives_every_episode_its_seed_and_task(make: Make, config: Configuration, autoreset: str) -> None:
+def test_reset_plan_gives_every_episode_its_seed_and_task(make: Make, config: Configuration, autoreset: str) -> None:
     def plan(env_id: int, episode: int) -> ResetRequest:
         return ResetRequest(seed=100 * env_id + episode, task=float(episode))
 
@@ -216,7 +216,7 @@ def test_calls_and_attributes_reach_the_env_itself(make: Make, config: Configura
 
 
 # -- arrays ----------------------------------------------------------------------------------------------------
-def test_returned_arrays_are_the_callers_own(make: Make, config: Configuration) -> None:
+def test_returned_arrays_are_copies(make: Make, config: Configuration) -> None:
     envs = make(partial(Pair, length=3))
     kept = [envs.reset(seed=1)[0], *(envs.step(noughts(config.num_envs))[0] for _ in range(4))]
     again = make(partial(Pair, length=3))
@@ -226,7 +226,7 @@ def test_returned_arrays_are_the_callers_own(make: Make, config: Configuration) 
 
 
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_without_copies_observations_are_views(make: Make, config: Configuration) -> None:
+def test_observations_without_copy_are_views(make: Make, config: Configuration) -> None:
     envs = make(Pair, copy=False)
     observations, _ = envs.reset(seed=1)
     first = observations["left"].copy()
@@ -236,7 +236,7 @@ def test_without_copies_observations_are_views(make: Make, config: Configuration
 
 
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_poison_spoils_what_a_view_would_have_lost(make: Make, config: Configuration) -> None:
+def test_poison_mode_overwrites_earlier_observations(make: Make, config: Configuration) -> None:
     envs = make(Pair, copy="poison")
     observations, _ = envs.reset(seed=1)
     team = envs.by_group().groups["agents"].observations
@@ -252,7 +252,7 @@ def test_auto_steps_multi_agent_envs_in_its_probe() -> None:
 
 
 @pytest.mark.parametrize("env", [Village, Circle], ids=["parallel", "turns"])
-def test_a_comparison_of_executors_steps_throwaway_envs_for_real(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_of_executors_steps_real_envs(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "TRY_S", 0.02)
     hybrid = mv.Plan("hybrid", 1, "forkserver", "auto", "")
     serial_s, hybrid_s = choose.tried([Recipe(env) for _ in range(4)], hybrid)

@@ -1,4 +1,4 @@
-"""AEC envs: restarts, dead workers and exceptions, as for single agents; games in which agents go in odd ways."""
+"""AEC envs: restarts, dead workers and exceptions, as for single agents; agents that leave in unusual ways."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS = ("agents", "acting", "alive", "rewards", "terminated", "truncated", "ep
 
 
 def play(games: Any, steps: int, turn: Any = None, counts: Any = None) -> list[Any]:
-    """The first turn (of a reset, where none is given) and those that follow."""
+    """The first turn (that of a reset by default) and those that follow."""
     turns = [games.reset(seed=7) if turn is None else turn]
     counts = np.zeros(games.num_envs, int) if counts is None else counts
     for _ in range(steps):
@@ -34,7 +34,7 @@ def play(games: Any, steps: int, turn: Any = None, counts: Any = None) -> list[A
 
 
 def assert_lost(games: Any, turns: list[Any], env_id: int, autoreset: str) -> None:
-    """The last of these turns lost env `env_id`: everybody who was there is cut, without a reward."""
+    """The last of these turns lost env `env_id`: all present agents are truncated, without a reward."""
     before, lost = turns[-2:]
     assert lost.infos["restarted"][env_id]
     assert_same(lost.truncated[env_id], before.alive[env_id])
@@ -69,7 +69,7 @@ def assert_goes_on(games: Any, turn: Any, autoreset: str, lost: list[int]) -> No
 
 @everywhere
 @modes
-def test_an_env_that_raises_is_built_anew(make: Make, config: Configuration, autoreset: str) -> None:
+def test_env_that_raises_is_rebuilt(make: Make, config: Configuration, autoreset: str) -> None:
     clean = make(FaultyCircle, env_kwargs=calm, autoreset=autoreset)
     expected = play(clean, 3)
     kwargs = [calm] * (config.num_envs - 1) + [{**calm, "fault": "raise"}]
@@ -85,7 +85,7 @@ def test_an_env_that_raises_is_built_anew(make: Make, config: Configuration, aut
 @with_processes
 @modes
 @pytest.mark.parametrize("when", ["between steps", "inside a step"])
-def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autoreset: str, when: str) -> None:
+def test_killed_worker_is_replaced(make: Make, config: Configuration, autoreset: str, when: str) -> None:
     lost = list(config.last_range)
     expected = play(make(FaultyCircle, env_kwargs=calm, autoreset=autoreset), 3)
     fault = "kill" if when == "inside a step" else "nothing"
@@ -105,7 +105,7 @@ def test_a_killed_worker_is_replaced(make: Make, config: Configuration, autorese
 
 
 @everywhere
-def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
+def test_exception_is_an_error_by_default(make: Make, config: Configuration) -> None:
     kwargs = [calm] * (config.num_envs - 1) + [{**calm, "fault": "raise"}]
     games = make(FaultyCircle, env_kwargs=kwargs)
     with pytest.raises(mv.errors.EnvFailed, match="asked to fail") as caught:
@@ -118,8 +118,8 @@ def test_an_exception_is_an_error_by_default(make: Make, config: Configuration) 
 
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
 @modes
-def test_an_env_that_drops_its_agents_has_ended(make: Make, config: Configuration, autoreset: str) -> None:
-    """Without the steps that remove them one by one: everybody is told, with what the env still knows."""
+def test_env_that_drops_its_agents_has_ended(make: Make, config: Configuration, autoreset: str) -> None:
+    """Without the steps that remove them one by one: the end of all is reported, with what the env still has."""
     games = make(FaultyCircle, env_kwargs={**calm, "fault": "abandon"}, autoreset=autoreset)
     turns = play(games, 3)
     before, lost = turns[-2:]
@@ -131,14 +131,14 @@ def test_an_env_that_drops_its_agents_has_ended(make: Make, config: Configuratio
 
 
 @pytest.mark.parametrize("config", DISTINCT, ids=str)
-def test_an_env_that_never_removes_its_dead_does_not_hang(make: Make, config: Configuration) -> None:
+def test_env_that_never_removes_ended_agents_is_an_error_and_no_hang(make: Make, config: Configuration) -> None:
     games = make(partial(Undying, agents=GUARDS, length=3))
     with pytest.raises(mv.errors.EnvFailed, match="has ended and stays in the env's agents"):
         play(games, 20)
 
 
 @with_processes
-def test_a_worker_that_hangs_is_killed_and_replaced(make: Make, config: Configuration) -> None:
+def test_hanging_worker_is_killed_and_replaced(make: Make, config: Configuration) -> None:
     games = make(FaultyCircle, env_kwargs=calm, on_failure="restart", timeouts=mv.Timeouts(reply_s=0.3))
     found = play(games, 1)
     os.kill(games.worker_pids[-1], signal.SIGSTOP)

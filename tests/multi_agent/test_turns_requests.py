@@ -1,4 +1,4 @@
-"""AEC envs: actions that are refused, partial steps and resets, send and receive, tasks, plans, and kept arrays."""
+"""AEC envs: refused actions, partial steps and resets, send and receive, tasks, plans, and retained arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def played(games: Any, steps: int, counts: Any, turn: Any = None) -> Any:
         ({}, "no actions for group 'guard'"),
     ],
 )
-def test_wrong_actions_are_refused_and_leave_no_trace(
+def test_invalid_actions_are_refused_and_leave_no_trace(
     make: Make, config: Configuration, actions: Any, said: str
 ) -> None:
     games, untouched, counts = make(guards, 4), make(guards, 4), np.zeros((2, 4), int)
@@ -53,7 +53,7 @@ def test_wrong_actions_are_refused_and_leave_no_trace(
     assert repr(turn) == repr(reference)
 
 
-def test_with_several_groups_actions_are_a_dict(make: Make, config: Configuration) -> None:
+def test_actions_are_a_dict_if_there_are_several_groups(make: Make, config: Configuration) -> None:
     games = make(Circle)
     turn = games.reset(seed=7)
     with pytest.raises(mv.errors.InvalidRequest, match=r"turn.groups\[name\]"):
@@ -76,7 +76,9 @@ def test_with_several_groups_actions_are_a_dict(make: Make, config: Configuratio
 # -- some envs -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("env", [Circle, guards], ids=["several groups", "one group"])
 @pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
-def test_partial_steps_in_any_order(make: Make, config: Configuration, env: Any, autoreset: str) -> None:
+def test_partial_steps_in_any_order_equal_pettingzoo(
+    make: Make, config: Configuration, env: Any, autoreset: str
+) -> None:
     n = config.num_envs
     makers = [partial(env, length=4 + i) for i in range(n)]
     games = make(makers, autoreset=autoreset)
@@ -97,7 +99,7 @@ def test_partial_steps_in_any_order(make: Make, config: Configuration, env: Any,
 
 
 def partial_actions(games: Any, expected: Any, counts: Any, ids: list[int]) -> Any:
-    """What is to be done in some envs, in their order, by group."""
+    """Return the actions of some envs, in their order, by group."""
     by_group = {}
     for name, agents in games.groups.items():
         space = games.single_action_space(agents[0])
@@ -112,22 +114,22 @@ def partial_actions(games: Any, expected: Any, counts: Any, ids: list[int]) -> A
     return by_group
 
 
-def test_send_and_receive(make: Make, config: Configuration) -> None:
+def test_send_and_receive_equal_step(make: Make, config: Configuration) -> None:
     games, reference = make(Circle), make(Circle)
-    counts, turn, told = np.zeros(config.num_envs, int), games.reset(seed=7), reference.reset(seed=7)
+    counts, turn, values = np.zeros(config.num_envs, int), games.reset(seed=7), reference.reset(seed=7)
     for _ in range(15):
-        actions = actions_for(games, told, counts)
-        told = reference.step(actions)
+        actions = actions_for(games, values, counts)
+        values = reference.step(actions)
         games.send(actions)
         seen = 0
         while seen < config.num_envs:
             turn = games.receive(min_envs=1)
             seen += len(turn.env_ids)
             for name in ("agents", "acting", "alive", "rewards", "terminated", "truncated", "episode_over"):
-                assert_same(getattr(turn, name), getattr(told, name)[turn.env_ids])
+                assert_same(getattr(turn, name), getattr(values, name)[turn.env_ids])
 
 
-def test_partial_resets(make: Make, config: Configuration) -> None:
+def test_partial_resets_equal_full_resets(make: Make, config: Configuration) -> None:
     games, fresh = make(guards), make(guards)
     turn = played(games, 5, np.zeros(config.num_envs, int))
     again = games.reset(env_ids=[2, 0], seed=30)
@@ -142,8 +144,8 @@ def test_partial_resets(make: Make, config: Configuration) -> None:
     assert_same(whole.agents[3], turn.agents[3])
 
 
-def test_a_reset_is_not_an_episodes_end(make: Make, config: Configuration) -> None:
-    """Also where an agent has ended in the step before, or ends in the step after."""
+def test_reset_is_not_the_end_of_an_episode(make: Make, config: Configuration) -> None:
+    """Also if an agent has ended in the step before, or ends in the step after."""
     games = make(partial(Circle, agents=GUARDS, restless=0.4, length=50))
     counts, ended, counted = np.zeros(config.num_envs, int), 0, games.episode_counts
     for k in range(30):
@@ -158,7 +160,7 @@ def test_a_reset_is_not_an_episodes_end(make: Make, config: Configuration) -> No
 
 
 # -- tasks, plans, calls, arrays -------------------------------------------------------------------------------
-def test_tasks_plans_and_calls(make: Make, config: Configuration) -> None:
+def test_tasks_plans_and_calls_reach_the_envs(make: Make, config: Configuration) -> None:
     def plan(env_id: int, episode: int) -> ResetRequest:
         return ResetRequest(seed=100 * env_id + episode, task=float(episode))
 
@@ -175,7 +177,7 @@ def test_tasks_plans_and_calls(make: Make, config: Configuration) -> None:
 
 
 @pytest.mark.parametrize("copy", [True, False])
-def test_turns_are_the_callers_own(make: Make, config: Configuration, copy: bool) -> None:
+def test_turns_are_copies(make: Make, config: Configuration, copy: bool) -> None:
     games = make(guards, copy=copy)
     turn = games.reset(seed=7)
     before = repr(turn)
@@ -183,7 +185,7 @@ def test_turns_are_the_callers_own(make: Make, config: Configuration, copy: bool
     assert repr(turn) == before
 
 
-def test_poison(make: Make, config: Configuration) -> None:
+def test_poison_mode_overwrites_earlier_turns(make: Make, config: Configuration) -> None:
     games = make(guards, copy="poison")
     first = games.reset(seed=7)
     second = games.step(actions_for(games, first, np.zeros(config.num_envs, int)))

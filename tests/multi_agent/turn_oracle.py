@@ -1,4 +1,4 @@
-"""AEC envs played one by one by PettingZoo's own loop: what a vector env of them must tell, turn by turn."""
+"""AEC envs played one by one by PettingZoo's own loop: the expected results of a vector env, turn by turn."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class End:
 
 @dataclass
 class ExpectedTurn:
-    """What one step of one env tells; the first of an episode tells of no reward."""
+    """Results of one step of one env; the first of an episode has no reward."""
 
     ends: dict[str, End] = field(default_factory=dict)
-    agent: str | None = None  # who is to act; None: the episode is over
+    agent: str | None = None  # the agent to move; None: the episode has ended
     observation: Any = None
     mask: Any = None
     reward: float = 0.0
@@ -44,7 +44,7 @@ class ExpectedTurn:
 
 
 def pick(env_id: int, count: int, space: Any, mask: Any) -> Any:
-    """Something that is allowed, different from env to env and from step to step."""
+    """An allowed action, different from env to env and from step to step."""
     if isinstance(space, spaces.Discrete):
         allowed = np.arange(space.n) if mask is None or not np.any(mask) else np.flatnonzero(mask)
         return np.int64(space.start + allowed[(7 * env_id + 3 * count + count * count) % len(allowed)])
@@ -78,7 +78,7 @@ def mask_in(observation: Any, info: dict[str, Any]) -> Any:
 
 
 def stream(env: Any, env_id: int, seed: int, autoreset: str, reseed: int | None = None) -> Iterator[ExpectedTurn]:
-    """Every turn of an env over many episodes, as the autoreset mode tells them."""
+    """Every turn of an env over many episodes, as reported in the autoreset mode."""
     counter, kept = count(), None
     while True:
         env.reset(seed=seed if kept is None else reseed)
@@ -94,7 +94,7 @@ def stream(env: Any, env_id: int, seed: int, autoreset: str, reseed: int | None 
 
 
 def actions_for(games: Any, turn: Any, counts: Any, policy: Policy = pick) -> Any:
-    """What `policy` does in every env: an array, or a dict by group."""
+    """Actions of `policy` in every env: an array, or a dict by group."""
     by_group = {}
     for name, rows in turn.groups.items():
         space = games.single_action_space(games.groups[name][0])
@@ -108,7 +108,7 @@ def actions_for(games: Any, turn: Any, counts: Any, policy: Policy = pick) -> An
 
 
 def batched(space: Any, chosen: list[Any]) -> Any:
-    """Single actions as one batch, nested as the space is."""
+    """Single actions as one batch, nested as the space."""
     if isinstance(space, spaces.Dict):
         return {key: batched(child, [one[key] for one in chosen]) for key, child in space.items()}
     return chosen if isinstance(space, spaces.Text) else np.array(chosen, space.dtype).reshape(-1, *space.shape)
@@ -126,8 +126,8 @@ def assert_turn(games: Any, turn: Any, row: int, expected: ExpectedTurn, autores
         rewards[expected.agent] = expected.reward
     assert turn.rewards[row].tolist() == [float(rewards.get(agent, 0.0)) for agent in agents], where
     for name in ("terminated", "truncated"):
-        told = [agent in expected.ends and getattr(expected.ends[agent], name) for agent in agents]
-        assert getattr(turn, name)[row].tolist() == told, (where, name)
+        results = [agent in expected.ends and getattr(expected.ends[agent], name) for agent in agents]
+        assert getattr(turn, name)[row].tolist() == results, (where, name)
     begun = expected.first and autoreset == "same_step" and bool(expected.ends)
     assert turn.episode_over[row] == (expected.over or begun), where
     assert_final_observations(games, info_row(turn.infos, row), expected)
@@ -148,7 +148,7 @@ def assert_final_observations(games: Any, info: dict[str, Any], expected: Expect
 
 
 def assert_to_act(games: Any, turn: Any, env_id: int, expected: ExpectedTurn) -> None:
-    """Its rows, in the group of whoever is to act."""
+    """Its rows, in the group of the agent to move."""
     name = next(name for name, agents in games.groups.items() if expected.agent in agents)
     rows = turn.groups[name]
     position = rows.env_ids.tolist().index(env_id)
@@ -163,17 +163,17 @@ def assert_to_act(games: Any, turn: Any, env_id: int, expected: ExpectedTurn) ->
 
 
 def assert_same_games(games: Any, makers: list[Any], autoreset: str, steps: int) -> None:
-    """A vector env and its bare envs play the same games. Without autoreset those that end get seeds 100 + i."""
+    """A vector env and its bare envs play equal games. Without autoreset, ended ones are reset with seeds 100 + i."""
     reseeds = [100 + i if autoreset == "disabled" else None for i in range(len(makers))]
     streams = [stream(make(), i, 7 + i, autoreset, reseeds[i]) for i, make in enumerate(makers)]
     counts = np.zeros(len(makers), int)
     turn = games.reset(seed=7)
-    for row, told in enumerate(streams):
-        assert_turn(games, turn, row, next(told), autoreset)
+    for row, reported in enumerate(streams):
+        assert_turn(games, turn, row, next(reported), autoreset)
     for _ in range(steps):
         turn = games.step(actions_for(games, turn, counts))
-        for row, told in enumerate(streams):
-            assert_turn(games, turn, row, next(told), autoreset)
+        for row, reported in enumerate(streams):
+            assert_turn(games, turn, row, next(reported), autoreset)
         over = turn.agents < 0
         if autoreset == "disabled" and over.any():
             turn = games.reset(options={"reset_mask": over}, seed=100)

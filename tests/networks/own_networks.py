@@ -1,4 +1,4 @@
-"""Networks as users write them: small, and each with one thing that a training must handle."""
+"""Networks as users write them: small, and each with one property that a training must support."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wide(nn.Module):
 
 
 class FromSB3(BaseFeaturesExtractor):
-    """A feature extractor as the documentation of Stable-Baselines3 shows one."""
+    """A feature extractor as in the documentation of Stable-Baselines3."""
 
     def __init__(self, observation_space: gym.Space[Any], features_dim: int = 6) -> None:
         super().__init__(observation_space, features_dim)
@@ -38,7 +38,7 @@ class FromSB3(BaseFeaturesExtractor):
 
 
 class Stateful(Wide):
-    """With a frozen layer, running statistics and dropout."""
+    """A network with a frozen layer, running statistics and dropout."""
 
     def __init__(self, observation_space: gym.spaces.Box) -> None:
         super().__init__(observation_space)
@@ -65,7 +65,7 @@ class Parts(nn.Module):
 
 
 class Pooled(nn.Module):
-    """Filters, and where in the image each answers most does not matter."""
+    """Filters, pooled over all places of the image."""
 
     def __init__(self, observation_space: gym.spaces.Box, features_dim: int = 8) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Attention over teams, beside slow and obvious implementations: one team, one agent, one action at a time."""
+"""Attention over teams, compared with slow implementations: one team, one agent, one action at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = pytest.mark.parametrize("agents", [1, 2, 3, 8, 16])
 
 @pytest.fixture(autouse=True)
 def exact() -> object:
-    """In double precision, so that what is equal is equal to 1e-12."""
+    """Double precision, so that equal results agree to 1e-12."""
     torch.manual_seed(0)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -44,7 +44,7 @@ def team(agents: int, teams: int = TEAMS) -> tuple[Tensor, Tensor, Tensor]:
 
 # -- the slow way ------------------------------------------------------------------------------------------------------
 def slow_attention(attention: TeamAttention, agents: Tensor) -> Tensor:
-    """[N, E] of one team, all of whom are there."""
+    """[N, E] of one team whose agents are all present."""
     heads, size = attention._heads, agents.shape[1] // attention._heads
     projections = attention.queries, attention.keys, attention.values
     queries, keys, values = ([of(one).detach() for one in agents] for of in projections)
@@ -68,7 +68,7 @@ def slow_q(critic: TeamCritic, observations: Tensor, actions: Tensor) -> Tensor:
 
 
 def by_team(slow: Callable[..., Tensor], present: Tensor, *parts: Tensor, outputs: tuple[int, ...] = ()) -> Tensor:
-    """The slow way for every team without those who are not there; 0 for them."""
+    """The slow reference for every team, without absent agents; 0 for them."""
     found = torch.zeros(*present.shape, *outputs)
     for b, there in enumerate(present):
         if there.any():
@@ -149,7 +149,7 @@ def test_permuting_agents_permutes_their_outputs(agents: int) -> None:
     torch.testing.assert_close(similarity(attended[:, order], present[:, order], -1), similarity(attended, present, -1))
 
 
-def test_absent_agents_change_nothing_and_learn_nothing() -> None:
+def test_absent_agents_change_nothing_and_get_no_gradient() -> None:
     actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
     observations, actions, present = team(4)
     others = observations.clone().requires_grad_()
@@ -162,8 +162,8 @@ def test_absent_agents_change_nothing_and_learn_nothing() -> None:
     assert all(torch.isfinite(p.grad).all() for p in [*actor.parameters(), *critic.parameters()])
 
 
-def test_weights_fit_a_team_and_a_part_of_it() -> None:
-    """Three of eight are a team of three."""
+def test_outputs_for_present_agents_equal_those_of_a_smaller_team() -> None:
+    """Three present agents of eight equal a team of three."""
     actor, critic = TeamActor(SHAPE), TeamCritic(SHAPE)
     observations, actions, _ = team(8)
     three = torch.zeros(TEAMS, 8, dtype=torch.bool)

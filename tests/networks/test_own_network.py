@@ -191,7 +191,7 @@ def learner(kind: Any, space: spaces.Space[Any], make: Any, seed: int = 1, agent
 
 
 @pytest.mark.parametrize("kind", [PPO, A2C, SAC, DQN])
-def test_first_weights_depend_on_the_seed_alone(kind: Any) -> None:
+def test_first_weights_depend_only_on_the_seed(kind: Any) -> None:
     torch.manual_seed(1)
     first = learner(kind, VECTOR, Stateful).weights()
     torch.manual_seed(2)
@@ -452,7 +452,7 @@ def test_built_in_networks_refuse_other_spaces(network: Any, space: spaces.Space
         create_network(choice(network, space))
 
 
-def test_public_networks_are_parts_of_networks_of_the_user() -> None:
+def test_public_networks_can_be_parts_of_user_networks() -> None:
     class Entities(nn.Module):
         def __init__(self, observation_space: spaces.Box) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Policies that remember: torch's cells, in numpy, with the same bits for a row however many rows there are."""
+"""Policies with memory: torch's cells in numpy, with equal bits for a row in batches of any size."""
 
 from __future__ import annotations
 
@@ -86,9 +86,7 @@ def test_row_has_the_same_bits_with_another_matrix_kernel() -> None:
 @pytest.mark.parametrize("actions", [spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)], ids=["discrete", "box"])
 @pytest.mark.parametrize("see_previous", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_run_keeps_the_actors_cell_and_acts_the_same_without_the_critics(
-    kind: Any, see_previous: bool, actions: Any
-) -> None:
+def test_saved_policy_acts_equally_with_only_the_actors_cell(kind: Any, see_previous: bool, actions: Any) -> None:
     policy = policy_of(kind, see_previous=see_previous, actions=actions)
     again = loaded_policy(policy.saved(), SEEN, actions)
     ours, theirs, rng = policy.first_memory(3), again.first_memory(3), np.random.default_rng(4)

@@ -1,4 +1,4 @@
-"""Features of observations: bytes become numbers from 0 to 1."""
+"""Features of observations: bytes are scaled to [0, 1]."""
 
 from __future__ import annotations
 

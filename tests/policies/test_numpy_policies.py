@@ -1,4 +1,4 @@
-"""Policies in numpy: the same bits for a row however many rows there are, and back from a run as they were."""
+"""Policies in numpy: equal bits for a row in batches of any size, and restored exactly from a run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_row_has_the_same_bits_among_any_number_of_rows(sizes: tuple[int, ...]) 
 
 
 def remembering(size: int = 5, units: int = 33) -> NumpyPolicy:
-    """Embeds what it sees, remembers, and has a shortcut past what it remembers."""
+    """A recurrent policy with an embedding and a shortcut past the memory."""
     rng, space, actions = np.random.default_rng(0), spaces.Box(-9, 9, (size,), np.float32), spaces.Discrete(3)
 
     def drawn(*shape: int) -> Any:
@@ -94,7 +94,7 @@ def test_embedding_that_does_not_fit_is_refused() -> None:
 
 
 def test_row_has_the_same_bits_with_another_matrix_kernel() -> None:
-    """OpenBLAS has one for every kind of processor; Haswell's runs on all that have AVX2."""
+    """OpenBLAS has a kernel for every kind of processor; Haswell's runs on all with AVX2."""
     file = f"{__file__}::test_row_has_the_same_bits_among_any_number_of_rows"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(command, env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"}, capture_output=True, text=True)
@@ -133,7 +133,7 @@ def test_pickled_policy_acts_with_the_same_bits(activation: str) -> None:
     rows = rng.normal(size=(6, 3)).astype(np.float32)
     assert len({each.output(rows, {})[0].tobytes() for each in (policy, one, another)}) == 1
     assert (type(one), one.own, one.version) == (_OwnPolicy, 2, 7)
-    assert one._features is another._features  # what never changes was unpacked once
+    assert one._features is another._features  # constants were unpacked once
     assert one._features.vector({(): rows}).tobytes() == rows.tobytes()
 
 
@@ -145,7 +145,7 @@ def test_binary_actions_have_the_probabilities_of_their_logits() -> None:
 
 
 def test_number_outside_its_space_sets_no_feature() -> None:
-    """It is reported where the env runs; here it sets none of the columns."""
+    """It is reported where the env runs; here it sets none of the feature columns."""
     features = Features(spaces.Tuple((spaces.Discrete(4), spaces.MultiDiscrete([2, 3]))), spaces.Discrete(2))
     seen = {(0,): np.array([1, 5, -1]), (1,): np.array([[1, 2], [2, 0], [-1, 3]])}
     assert features.vector(seen).tolist() == [

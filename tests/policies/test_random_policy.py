@@ -1,4 +1,4 @@
-"""Random actions, and the plan of an evaluation over tasks."""
+"""Random actions, and the reset plan of an evaluation over tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multiverse.policies.simple_policies import RandomPolicy
 
 
 def drawn(space: spaces.Space[Any], masks: Any = None, rows: int = 2000) -> tuple[Any, Any]:
-    """As the policy has them, and as the env takes them."""
+    """Actions in the form of the policy, and in that of the env."""
     policy, seen = RandomPolicy(space), Seen({}, np.zeros(rows, np.bool_), masks)
     noise = policy.noise(np.random.default_rng(0), 1, rows)
     actions, memory = policy.act(seen, noise[0], policy.first_memory(rows))

@@ -1,4 +1,4 @@
-"""Teams that act in numpy: the same as in torch, and the same bits in any batch."""
+"""Team policies in numpy: they equal torch's, with equal bits in any batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEN, ACTIONS = spaces.Box(-1, 1, (7,), np.float32), spaces.Discrete(4)
 
 def made(agents: int = 3, frozen: Any = None) -> tuple[TeamActorCritic, TeamPolicy]:
     networks = TeamActorCritic(TeamSpec(7, 4, num_heads=2, embedding_size=16, hidden_size=10), Adam, 3, "cpu")
-    networks.actor.head[2].weight.data *= 100  # that differences show
+    networks.actor.head[2].weight.data *= 100  # so that differences are visible
     head: Any = head_for(ACTIONS)
     return networks, TeamPolicy(Features(SEEN, ACTIONS), networks.layers(), 2, agents, head, 5, frozen)
 

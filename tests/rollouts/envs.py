@@ -1,4 +1,4 @@
-"""Envs and a policy for collectors. Workers import this file: nothing here loads pytest or torch."""
+"""Envs and a policy for collectors. Workers import this file, so it loads neither pytest nor torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fault_envs import first_to_note
 
 
 class Uneven(gym.Env[Any, Any]):
-    """Episodes of 2 to 15 steps, as their seed says. `dies`: in its third step of all, once ever."""
+    """Episodes of 2 to 15 steps, depending on the seed. `dies`: ends its process once, in its third step of all."""
 
     def __init__(self, dies: str | None = None) -> None:
         self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float32), spaces.Discrete(2)
@@ -97,7 +97,7 @@ class Versioned:
 
 
 class Stumbles(PointRobotSparse):
-    """Falls now and then: episodes of many lengths, of which some are terminated."""
+    """Env that terminates at random: episodes of many lengths."""
 
     def __init__(self, horizon: int = 20, odds: float = 0.08) -> None:
         super().__init__(horizon)
@@ -114,7 +114,7 @@ def meta(k: int = 2, oracle: bool = False, **kwargs: Any) -> mv.MetaEpisode:
 
 
 class Unlucky(gym.Env):  # type: ignore[type-arg]
-    """Its third step ever raises, and never again: the env that replaces it finds the note."""
+    """Env whose third step of all raises once: its replacement finds the note."""
 
     def __init__(self, note: str | None = None) -> None:
         self.observation_space, self.action_space = spaces.Box(-9, 99, (2,), np.float32), spaces.Discrete(2)

@@ -40,7 +40,7 @@ def adds_up(account: Account) -> bool:
 
 
 def taken(queue: RolloutQueue, envs: int, version: int) -> list[int] | None:
-    """The versions of what it hands out."""
+    """The versions of the rollouts that it returns."""
     found = queue.take(envs, version, lambda: True)
     return None if found is None else [one.version for one in found]
 
@@ -81,7 +81,7 @@ def test_lag_of_0_accepts_only_rollouts_of_the_current_policy() -> None:
 
 
 def test_queue_needs_no_slow_worker_with_unequal_shares() -> None:
-    """8 envs as 3, 3 and 2: of two workers alone, a queue that was cut down to 8 would never have more than 6."""
+    """8 envs as 3, 3 and 2: with only two workers, a queue that was cut to 8 would never have more than 6."""
     queue = RolloutQueue(8, max_lag=9)
     for version in range(6):
         queue.put(rollout(version, envs=3))
@@ -173,8 +173,8 @@ def columns_of(rollouts: list[Rollout], env_id: int) -> list[tuple[Rollout, int]
 def several(
     collector: Collector, updates: int, all_envs: bool = False, slow: bool = False
 ) -> tuple[list[Rollout], list[Any]]:
-    """Rollouts for a learner that needs a moment for each update; with `all_envs`, until every env has delivered.
-    `slow`: each update but the first begins when the queue is full."""
+    """Collect several rollouts for a learner that needs some time for each update; with `all_envs`, until every env
+    has delivered. `slow`: each update but the first begins when the queue is full."""
     strategy = asynchronous(collector)
     rng, rollouts, episodes, delivered = np.random.default_rng(0), [], [], set()
     while len(rollouts) < updates or (all_envs and len(delivered) < NUM_ENVS):
@@ -193,8 +193,8 @@ def several(
 @pytest.mark.fault("F3")
 @pytest.mark.parametrize("slow", [False, True])
 def test_asynchronous_rows_are_complete_in_order_and_of_their_version(collecting: Collecting, slow: bool) -> None:
-    """Walk's numbers show one step too many or too few for ever after, and one rollout that was discarded likewise: so
-    workers rest where the queue is full, however slow the learner is."""
+    """Walk's observations show every missing or additional step, and a discarded rollout likewise: so workers pause
+    when the queue is full, however slow the learner is."""
     collector = collecting(queue_size=3, discards=False)
     put, whole = asynchronous(collector).queue.put, []
     asynchronous(collector).queue.put = lambda one: (whole.append(one.env_steps), put(one))  # type: ignore[method-assign, func-returns-value, assign]
@@ -263,7 +263,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def settled(collector: Collector) -> bool:
-    """Whether all workers have stopped stepping, after a while."""
+    """Whether all workers stop stepping within a time limit."""
     first, seen, since = time.monotonic(), -1, 0.0
     while time.monotonic() < first + ENOUGH_S:
         now = asynchronous(collector)._envs.failures.steps_sent
@@ -292,7 +292,7 @@ def test_pause_discards_no_steps(collecting: Collecting) -> None:
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("collecting", ["process"], indirect=True)
 def test_worker_that_dies_costs_one_row_of_its_rollout(collecting: Collecting, tmp_path: Path, slow: bool) -> None:
-    """Workers rest where the queue is full, because the lost row might be in what would be discarded."""
+    """Workers pause when the queue is full, because the lost row might be in discarded rows."""
     kwargs = {"mark": str(tmp_path / "died"), "at": 14, "deed": "dies"}
     collector = collecting(queue_size=3, discards=False, env_kwargs=kwargs)
     rollouts, episodes, first = [], [], time.monotonic()
@@ -312,7 +312,7 @@ def test_worker_that_dies_costs_one_row_of_its_rollout(collecting: Collecting, t
 
 @pytest.mark.fault("F3")
 def test_rows_of_a_worker_stopped_halfway_are_not_delivered(collecting: Collecting, tmp_path: Path) -> None:
-    """One worker is in its fourth step of nine when the stop is requested."""
+    """One worker is in its fourth of nine steps when the stop is requested."""
     waits = tmp_path / "waits"
     collector = collecting(env_kwargs={"mark": str(waits), "at": 4, "deed": "waits"})
     put, handed_out = asynchronous(collector).queue.put, set[int]()
@@ -358,7 +358,7 @@ def test_stop_does_not_wait_for_a_worker_that_hangs(
 
 
 def test_stop_request_before_the_first_rollout_returns_none(collecting: Collecting) -> None:
-    collector = collecting(max_lag=-1)  # whatever comes before the question is too old
+    collector = collecting(max_lag=-1)  # rows before the request are too old
     assert collector.collect([Versioned(0)], np.random.default_rng(0), lambda: True) is None
     asynchronous(collector).stop()
     assert adds_up(asynchronous(collector).account) and asynchronous(collector).account.used == 0

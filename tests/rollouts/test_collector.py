@@ -1,4 +1,4 @@
-"""A rollout holds exactly what stepping the envs by hand gives, whatever happens on the way."""
+"""A rollout equals stepping the envs by hand, also with ends of episodes and failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS = 7
 
 
 def policy_for(envs: Any, seed: int = 0) -> NumpyPolicy:
-    """Random weights: what it does depends on what it sees."""
+    """A policy with random weights, whose actions depend on the observations."""
     features = Features(envs.single_observation_space, envs.single_action_space)
     rng, actions = np.random.default_rng(seed), int(envs.single_action_space.n)
     layers = [(rng.normal(size=(features.size, actions)).astype(np.float32), np.zeros(actions, np.float32))]
@@ -40,7 +40,7 @@ def shape_of(observed: Any, acted: Any, num_envs: int) -> RolloutShape:
 
 
 def fields_for(num_envs: int) -> Any:
-    """For `make_with_fields`: rollouts are filled where the envs run."""
+    """Fields for `make_with_fields`: rollouts are filled where the envs run."""
 
     def lay_out(described: Any) -> Any:
         (group,) = described.groups
@@ -87,7 +87,7 @@ def test_rollout_equals_stepping_by_hand(config: Configuration, where: str) -> N
 
 
 def by_hand(num_envs: int, policy: NumpyPolicy, rollout: int) -> dict[str, Any]:
-    """The same with one bare env per slot; the last of `rollout` + 1 rollouts."""
+    """The same with one bare env per slot; return the last of `rollout` + 1 rollouts."""
     envs, plan, rng = [Walk(length=3) for _ in range(num_envs)], mv.DerivedSeeds(4), np.random.default_rng(1)
     seen = [env.reset(seed=plan(i, 0).seed)[0] for i, env in enumerate(envs)]
     counts, returns, lengths = [0] * num_envs, [0.0] * num_envs, [0] * num_envs
@@ -174,8 +174,8 @@ def test_episode_without_actions_at_the_mark_continues_in_the_log() -> None:
 
 
 @pytest.mark.fault("B4")
-def test_row_that_begins_an_episode_is_never_learned_from() -> None:
-    """autoreset next_step: the row after an end is no step, and the one after that is its episode's first."""
+def test_row_that_starts_an_episode_is_never_learned_from() -> None:
+    """autoreset next_step: the row after an end is not a step, and the one after that is its episode's first."""
     found = {}
     for mode in ("next_step", "same_step"):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 3}, autoreset=mode,

@@ -1,4 +1,4 @@
-"""Whole episodes played in workers, acting included: what one env alone gives, bit for bit."""
+"""Whole episodes played in workers, including the policy: equal to one env alone, bit for bit."""
 
 from __future__ import annotations
 

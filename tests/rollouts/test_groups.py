@@ -1,4 +1,4 @@
-"""Rollouts of several agents: one per group, alike from workers and from the caller, and what stepping gives."""
+"""Rollouts of several agents: one per group, equal from workers and from the caller, and equal to stepping."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = pytest.mark.parametrize("kind", [Village, Circle])
 
 
 class Watching:
-    """Chooses among the open actions by what it sees; remembers how often it has acted in the episode."""
+    """Policy that chooses an open action by its observation, and remembers its number of actions in the episode."""
 
     version = 0
 
@@ -103,7 +103,7 @@ def test_rollouts_of_workers_equal_those_of_the_caller(kind: Any, executor: Any)
 
 
 def test_rollouts_of_groups_equal_stepping_the_agents() -> None:
-    """The same actions given to a vector env by its users' own methods."""
+    """The same actions in a vector env that is stepped by its public methods."""
     found, episodes = collected(Village, "serial", "in workers", rollouts=1)
     with mv.make_vec(Village, ENVS, "serial", env_kwargs={"agents": (*FARMERS, *GUARDS)}, autoreset="same_step",
                      reset_plan=mv.DerivedSeeds(7)) as envs:  # fmt: skip
@@ -145,7 +145,7 @@ def test_memory_advances_where_a_slot_acts(kind: Any) -> None:
         assert not rollout["starts"][~rollout["acting"]].any() and rollout["starts"].any()
         assert (rollout["actions"][rollout["acting"]] >= 0).all() and not rollout["acting"].all()
         chosen = np.take_along_axis(rollout["action_masks"], rollout["actions"][..., None], axis=2)[..., 0]
-        assert chosen[rollout["acting"]].all()  # only what was open
+        assert chosen[rollout["acting"]].all()  # only open actions
 
 
 def test_slot_that_skips_the_last_row_receives_its_own_last_action_in_the_next_rollout() -> None:

@@ -1,4 +1,4 @@
-"""Memory is data: the policy's memory before every row is in the rollout, and continues from one to the next."""
+"""Memory as data: the policy's memory before every row is in the rollout, and continues in the next rollout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEPS = 7
 
 
 class Counting:
-    """Remembers how often it has acted in the episode, and the sum of the rewards it was shown; acts by the first."""
+    """Policy that remembers its number of actions in the episode, which is its action, and the sum of the rewards."""
 
     version = 0
 
@@ -80,7 +80,7 @@ def test_memory_before_every_row_is_in_the_rollout(config: Configuration, where:
 
 
 def test_memory_is_restored() -> None:
-    """Another collector with the memory of the first continues the same, as in a resumed run."""
+    """Another collector with the memory of the first continues equally, as in a resumed run."""
     found = []
     for restored in (False, True):
         with mv.make_vec(Walk, 2, "serial", env_kwargs={"length": 50}, autoreset="same_step",

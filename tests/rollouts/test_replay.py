@@ -1,4 +1,4 @@
-"""Replay: what is drawn are steps that were taken, with what they led to; nothing that was lost, and over no gap."""
+"""Replay: samples are real steps with their successors; lost steps are excluded, and sequences have no gaps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACE, ROOM = ("place",), ("room",)
 
 
 class Step(NamedTuple):
-    """A step, whose observations are numbers that identify them."""
+    """A step whose observations are numbers that identify it."""
 
     saw: int
     led_to: int
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class World:
-    """Slots whose observations are numbered, so that every step can be known again; and all steps that were taken."""
+    """Slots with numbered observations, which identify every step, and all steps that were taken."""
 
     def __init__(self, slots: int, seed: int, ends: float = 0.2, losses: float = 0.05) -> None:
         self.slots, self.rng, self.ends, self.losses = slots, np.random.default_rng(seed), ends, losses
@@ -67,7 +67,7 @@ class World:
         return None if lost else Step(saw, after, saw / 2, terminated)
 
     def lose_between_rollouts(self, slot: int) -> None:
-        """Its episode has not ended, and another begins: what the last step led to is not in any row."""
+        """Its episode has not ended, and another begins: the successor of the last step is in no row."""
         self.shown[slot], self.fresh[slot] = next(self.numbers), True
         if self.rows and self.open[slot]:
             self.rows[-1][slot] = None
@@ -112,7 +112,7 @@ def test_fraction_of_sequences_is_drawn_around_rewards() -> None:
     replay, other = Replay(SPACE, ACTION, 2, 80), Replay(SPACE, ACTION, 2, 80)
     other.add(world.rollout(40))
     other.rows(rng, 1, 0.5)
-    for rewarded in (0, 3, 0):  # none yet; three rows; and those are gone again
+    for rewarded in (0, 3, 0):  # none yet; three rows; and those dropped again
         rollout = world.rollout(40)
         rollout.rewards[rewarded:] = 0
         replay.add(rollout)
@@ -127,7 +127,7 @@ def test_fraction_of_sequences_is_drawn_around_rewards() -> None:
 
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (3, 2), (50, 2)])
 def test_steps_with_a_reward_are_tracked_as_rows_change(steps: int, every: int) -> None:
-    """Asked after every rollout or not; lost steps are none; and a loaded one knows the same."""
+    """Whether or not it is called after every rollout; lost steps are excluded; a loaded replay has the same steps."""
     world, rng = World(2, seed=3), np.random.default_rng(1)
     replay, other = Replay(SPACE, ACTION, 2, 60), Replay(SPACE, ACTION, 2, 60)
     for number in range(200 // steps):
@@ -161,7 +161,7 @@ def test_usable_steps_are_drawn_where_nearly_all_were_lost() -> None:
     assert set(steps_of(replay.rows(np.random.default_rng(0), 100))) == world.kept(2)
 
 
-def test_empty_replay_draws_nothing_and_too_small_one_is_refused() -> None:
+def test_empty_replay_and_too_small_capacity_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="replay is empty"):
         Replay(SPACE, ACTION, 2, 10).rows(np.random.default_rng(0), 1)
     with pytest.raises(InvalidRequest, match="buffer_size=3: expected at least 4, a step of each env"):
@@ -170,7 +170,7 @@ def test_empty_replay_draws_nothing_and_too_small_one_is_refused() -> None:
 
 # -- sequences ---------------------------------------------------------------------------------------------------
 def chains_of(world: World, capacity: int) -> list[list[Step]]:
-    """Runs of consecutive steps of one episode that are still there."""
+    """Runs of consecutive steps of one episode that are still stored."""
     rows, found = world.rows[-(capacity // world.slots) :], []
     for slot in range(world.slots):
         chain: list[Step] = []
@@ -221,7 +221,7 @@ def test_sequences_have_the_requested_length_where_episodes_do(length: int) -> N
 
 
 def test_sequences_end_at_the_stored_rows() -> None:
-    """However long they may be, and however long an episode has gone on: what has no end takes no more than replay."""
+    """However long sequences may be, and however long an episode lasts: an endless one does not exceed the replay."""
     world, replay = World(2, seed=5), Replay(SPACE, ACTION, 2, 80)
     for _ in range(60):
         replay.add(world.rollout(1))
@@ -231,7 +231,7 @@ def test_sequences_end_at_the_stored_rows() -> None:
     assert drawn_chains(replay, None, 50) == whole
 
 
-def test_sequence_marks_whether_it_begins_its_episode() -> None:
+def test_sequence_marks_whether_it_starts_its_episode() -> None:
     world, replay = World(1, seed=5, ends=0.0, losses=0.0), Replay(SPACE, ACTION, 1, 10)
     replay.add(world.rollout(8))
     assert replay.sequences(np.random.default_rng(0), 5).starts.all()
@@ -241,7 +241,7 @@ def test_sequence_marks_whether_it_begins_its_episode() -> None:
 
 # -- saving ------------------------------------------------------------------------------------------------------
 class Kept:
-    """A table as a run holds it."""
+    """A table as a run stores it."""
 
     def __init__(self, table: Table) -> None:
         self.first, self.last = table.first, table.last
@@ -272,7 +272,7 @@ def test_loaded_replay_draws_the_same_as_the_saved_one(rollouts: int) -> None:
 
 
 def test_saved_records_of_replay_never_change() -> None:
-    """Also where an env is lost between two rollouts: records are written once."""
+    """Also if an env is lost between two rollouts: records are written once."""
     world, replay = World(2, seed=9), Replay(SPACE, ACTION, 2, 40)
     written: dict[int, bytes] = {}
     for number in range(60):

@@ -1,4 +1,4 @@
-"""An env is brought back exactly as it was, or it is named: whatever happens while its episode is played again."""
+"""An env is restored exactly or reported as lost, whatever happens while its episode is repeated."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def played(makers: list[Any], steps: list[int], **options: Any) -> Any:
 
 
 def bring(makers: list[Any], steps: list[int], expected: Any, **options: Any) -> tuple[Any, dict[int, str], Any]:
-    """(what the envs show, those that were lost, the envs, which are closed)."""
+    """(observations of the restored envs, those that were lost, the closed envs)."""
     options = {"executor": "process", "workers": 1, "on_failure": "restart", **options}
     with mv.make_vec(makers, autoreset="same_step", reset_plan=PLAN, **options) as envs:
         actions = [(np.ones(count, np.int64),) for count in steps]
         lost = restore_by_replay(envs, [0] * len(makers), actions, *expected)
         shown = envs.observations()
-        envs.step(np.ones(len(makers), np.int64))  # and on it goes
+        envs.step(np.ones(len(makers), np.int64))  # and it continues
         return shown, lost, envs
 
 
@@ -54,7 +54,7 @@ def healthy() -> Any:
 
 
 @pytest.mark.fault("D5")
-def test_restored_envs_are_where_they_were() -> None:
+def test_restored_envs_are_in_their_previous_states() -> None:
     makers, steps = [healthy] * 3, [2, 0, 5]
     rows, returns, lengths = played(makers, steps)
     shown, lost, envs = bring(makers, steps, (rows, returns, lengths), workers=2)
@@ -84,7 +84,7 @@ def test_replayed_observations_are_compared_without_returns() -> None:
 @pytest.mark.fault("G2", "D5")
 @pytest.mark.parametrize("what", ["kill", "sleep"])
 def test_worker_lost_in_a_replay_costs_all_its_envs(what: str) -> None:
-    """Env 1 has played its episode by then, and is lost with its worker all the same."""
+    """Env 1 has repeated its episode by then, and is lost with its worker."""
     makers, steps = [healthy, healthy, lambda: Fault(what, at=4, length=50)], [6, 2, 6]
     expected = played([healthy] * 3, steps)
     shown, lost, envs = bring(makers, steps, expected, workers=2, timeouts=mv.Timeouts(reply_s=1.0))
@@ -96,7 +96,7 @@ def test_worker_lost_in_a_replay_costs_all_its_envs(what: str) -> None:
 @pytest.mark.fault("G2", "D5")
 def test_worker_lost_in_the_first_reset_is_reported(tmp_path: Path) -> None:
     class Mortal(Fault):
-        """Dies in its first reset, once, and begins every episode alike."""
+        """Env that ends its process in its first reset, once, and begins every episode equally."""
 
         def reset(self, **kwargs: Any) -> Any:
             if not (tmp_path / "note").exists():

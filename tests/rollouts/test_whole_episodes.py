@@ -1,4 +1,4 @@
-"""Whole episodes: the same transitions in parallel and one after another."""
+"""Whole episodes: equal transitions in parallel and one after another."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_parallel_episodes_equal_those_of_one_env(
 
 @pytest.mark.parametrize("explore", [True, False])
 def test_collected_episodes_equal_a_replay_by_hand(explore: bool) -> None:
-    """Every episode played again by hand, from its seed and task, with its actions."""
+    """Every episode is repeated by hand with its seed, task and actions."""
     with made(3) as envs:
         found = collected(envs, network(envs), explore=explore)
     for k, (episode, began) in enumerate(zip(found.each(), found.began_from)):
@@ -130,7 +130,7 @@ def test_noise_is_used_only_for_exploration() -> None:
 
 def test_policy_receives_memory_and_previous_actions_and_rewards() -> None:
     class Recalls:
-        """Remembers options often it acted and what it was shown; its action says so."""
+        """Remembers how often it acted and what it observed, and puts that into its action."""
 
         version = 0
 
@@ -277,7 +277,7 @@ def test_invalid_requests_are_refused() -> None:
 
 
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_after_a_policy_that_raised_the_same_episodes_can_be_collected(executor: Any) -> None:
+def test_same_episodes_can_be_collected_after_a_policy_raised(executor: Any) -> None:
     class Clumsy(NumpyPolicy):
         acted = 0
 

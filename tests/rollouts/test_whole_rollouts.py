@@ -90,7 +90,7 @@ def test_every_env_plays_one_episode_and_waits_for_the_others(config: Configurat
 
 @pytest.mark.fault("G7")
 def test_worker_that_dies_costs_one_row_of_envs_that_still_play(tmp_path: Path) -> None:
-    """Envs 0 and 1 share a worker; with this plan's seeds env 1's first episode is over when env 0 kills it."""
+    """Envs 0 and 1 share a worker; with these seeds, env 1's first episode has ended when env 0 ends the worker."""
 
     class Short(Uneven):
         def reset(self, **options: Any) -> Any:
@@ -122,7 +122,7 @@ RUN = {**SMALL, "steps_per_env": MOST, "whole_episodes": True, "env_steps": 600,
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("memory", [{}, {"memory": "gru", "memory_size": 8, "chunk_length": 8, "see_previous": True}])
 def test_whole_episode_runs_are_bit_exact_in_every_executor_and_resume(memory: dict[str, Any], tmp_path: Path) -> None:
-    """Teams: `tests/training/test_teams.py`."""
+    """For teams see `tests/training/test_teams.py`."""
     settings = {**RUN, **memory}
     alone = mv.train(Uneven, run_dir=tmp_path / "alone", **settings)
     several = mv.train(Uneven, run_dir=tmp_path / "several", **{**settings, "executor": "process", "workers": 3})
@@ -135,7 +135,7 @@ def test_whole_episode_runs_are_bit_exact_in_every_executor_and_resume(memory: d
 
 @pytest.mark.parametrize("whole_episodes", [True, False])
 def test_every_worker_acts_with_every_new_version(whole_episodes: bool, tmp_path: Path) -> None:
-    """Each of three workers has one env, whose episodes say which weights have played them there."""
+    """Each of three workers has one env, whose episodes record the version of the weights."""
     settings = {**RUN, "num_envs": 3, "executor": "process", "workers": 3, "whole_episodes": whole_episodes}
     settings |= {"steps_per_env": 16}  # in which every episode ends
     run = mv.train(Uneven, run_dir=tmp_path / "run", **settings)

@@ -9,6 +9,6 @@ from tests.forked_programs import TRAINING, ForkedPrograms
 
 @pytest.fixture(scope="module")
 def programs(request: pytest.FixtureRequest) -> Iterator[ForkedPrograms]:
-    """With what the file's `LOADED` names, beside what every training loads."""
+    """Programs with the modules in the file's `LOADED`, and those that every training loads."""
     with ForkedPrograms(*TRAINING, *getattr(request.module, "LOADED", ())) as programs:
         yield programs

@@ -1,4 +1,4 @@
-"""Envs for the tests of runs. Workers import this module by name, so nothing here loads torch."""
+"""Envs for the tests of runs. Workers import this module by name, so it does not load torch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def is_first(note: Path) -> bool:
 
 
 class Wanderer(gym.Env):  # type: ignore[type-arg]
-    """Draws from a generator that no seed sets, so that only its state can bring it back; and its state is handed out
-    as it is, not as a copy. Once, if there is no `note` yet, it does what it is told to."""
+    """Env with a generator that no seed sets, so that only its state can restore it; `get_state` returns its own
+    objects, not a copy. It has the given fault once, if there is no `note` yet."""
 
     saves = 0
 
@@ -70,9 +70,12 @@ class Wanderer(gym.Env):  # type: ignore[type-arg]
 
 
 class Examined(gym.Wrapper):  # type: ignore[type-arg]
-    """CartPole that does `what` in the third step of evaluations' episodes: in all of them, in those of one `seed`, or
-    in those of these `numbers`. They are counted from 1 in a file, over all envs that there ever are; so are the envs,
-    of which the `unbuildable` ones cannot be built."""
+    """CartPole that does `what` in the third step of episodes of evaluations: of all, of those with `seed`, or of
+    those with these `numbers`.
+
+    Episodes are counted from 1 in a file, over all envs that are ever built; so are the envs, of which the
+    `unbuildable` ones cannot be built.
+    """
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class Examined(gym.Wrapper):  # type: ignore[type-arg]
 
 
 class Locked(gym.Wrapper):  # type: ignore[type-arg]
-    """An env that wants a secret, and an address with one."""
+    """Env that needs a secret, and accepts an address with another one."""
 
     def __init__(self, api_key: str, url: str = "") -> None:
         assert api_key == "open sesame", api_key
@@ -122,7 +125,7 @@ class Locked(gym.Wrapper):  # type: ignore[type-arg]
 
 
 class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
-    """Fails on the seeds of evaluations only, in its third step."""
+    """Env that fails only with the seeds of evaluations, in its third step."""
 
     def __init__(self, how: str) -> None:
         super().__init__(gym.make("CartPole-v1"))
@@ -142,7 +145,7 @@ class Treacherous(gym.Wrapper):  # type: ignore[type-arg]
 
 
 class Counting(gym.Env):  # type: ignore[type-arg]
-    """Shows which episode this is and how far it has got; fails at random, by a draw that no seed sets."""
+    """Env whose observation is the number of the episode and its step; fails at random, by a draw that no seed sets."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-1.0, 1e9, (2,), np.float32)
@@ -162,7 +165,7 @@ class Counting(gym.Env):  # type: ignore[type-arg]
 
 
 class Numbered(gym.Env[Any, Any]):
-    """Shows which episode this is, and its steps so far; kills its worker once, if a note exists."""
+    """Env whose observation is the number of the episode and its step; kills its worker once, if a note exists."""
 
     observation_space, action_space = gym.spaces.Box(0, 1e6, (2,), np.float32), gym.spaces.Discrete(2)
 
@@ -185,7 +188,7 @@ class Numbered(gym.Env[Any, Any]):
 
 
 class Saveable(gym.Env):  # type: ignore[type-arg]
-    """A walk that no seed can bring back, and that can be saved: as bytes, or as a dict."""
+    """A random walk that no seed can restore, and that can be saved: as bytes, or as a dict."""
 
     def __init__(self, as_bytes: bool) -> None:
         self.observation_space, self.action_space = spaces.Box(-99, 99, (2,), np.float64), spaces.Discrete(2)
@@ -215,7 +218,7 @@ class Saveable(gym.Env):  # type: ignore[type-arg]
 
 
 class InterruptsAndHangs(Walk):
-    """After some steps: Ctrl-C for the program, and a hang."""
+    """Env that sends Ctrl-C to the program after some steps, and hangs."""
 
     def __init__(self, program: int, at: int) -> None:
         super().__init__()
@@ -230,8 +233,10 @@ class InterruptsAndHangs(Walk):
 
 
 class Uneven(gym.Env[Any, Any]):
-    """Episodes of 3 to 30 steps; what they show and pay depends on their seed and on every action. `fault`: of the
-    episodes with these seeds, in their second step."""
+    """Episodes of 3 to 30 steps; observations and rewards depend on the seed and on every action.
+
+    `fault`: occurs in the second step of the episodes with these seeds.
+    """
 
     def __init__(self, fault: str = "", seeds: tuple[int, ...] = ()) -> None:
         self.observation_space, self.action_space = spaces.Box(-9, 9, (3,), np.float32), spaces.Box(-2, 2, (2,))
@@ -258,7 +263,7 @@ class Uneven(gym.Env[Any, Any]):
 
 
 class Once(Walk):
-    """In its 60th step of all, once ever: `deed`."""
+    """Env that performs `deed` in its 60th step of all, once."""
 
     def __init__(self, mark: str, deed: str, program: int) -> None:
         super().__init__()
@@ -278,7 +283,7 @@ class Once(Walk):
 
 
 class Long(gym.Env[Any, Any]):
-    """Episodes of 50 steps."""
+    """Env with episodes of 50 steps."""
 
     observation_space, action_space = gym.spaces.Box(-1, 1, (1,), np.float32), gym.spaces.Discrete(2)
 
@@ -293,7 +298,7 @@ class Long(gym.Env[Any, Any]):
 
 
 class Pictures(gym.Env[Any, Any]):
-    """Shows one of two noisy pictures that look much alike; the action that names it earns 1. Episodes of 20 steps."""
+    """Env that shows one of two similar noisy images; the action that names it earns 1. Episodes have 20 steps."""
 
     def __init__(self, shape: tuple[int, ...] = (4, 4, 3)) -> None:
         self.observation_space, self.action_space = spaces.Box(0, 255, tuple(shape), np.uint8), spaces.Discrete(2)
@@ -317,8 +322,11 @@ class Pictures(gym.Env[Any, Any]):
 
 
 class Bars(gym.Env[Any, Any]):
-    """A bar of three bright pixels lies somewhere in a dark picture, across or upright; naming which earns 1. Its place
-    says nothing, so that features are needed which are the same everywhere. Episodes of 10 steps."""
+    """Env that shows a bar of three bright pixels in a dark image, horizontal or vertical; naming its direction
+    earns 1.
+
+    Its place has no information, so that equal features are needed everywhere. Episodes have 10 steps.
+    """
 
     def __init__(self, size: int = 8, nested: bool = False) -> None:
         image = spaces.Box(0, 255, (size, size, 1), np.uint8)

@@ -1,4 +1,4 @@
-"""Envs with action masks in every place there is. Workers import this file, hence not pytest."""
+"""Envs with action masks in every supported place. Workers import this file, hence it does not import pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LENGTH = 6
 
 
 class Doors(gym.Env[Any, Any]):
-    """Some of four doors are open, other ones after every step; to take a closed one is an error.
+    """Env with four doors, some of which are open; they change after every step, and a closed one is an error.
 
-    `where`: the mask is in the "info", in the "observation", or "nowhere". `mask_at`: step → the mask that the env
-    gives there instead (0 is the reset). `ends`: how episodes end.
+    `where`: the mask is in the "info", in the "observation", or "nowhere". `mask_at`: step → the mask that the
+    env gives there instead (0 is the reset). `ends`: how episodes end.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Doors(gym.Env[Any, Any]):
 
 
 class DoorsAsked(Doors):
-    """Its method tells which doors are open."""
+    """Env with a method that returns which doors are open."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__("nowhere", **arguments)
@@ -81,7 +81,7 @@ class DoorsAsked(Doors):
 
 
 class Wrapped(gym.Wrapper[Any, Any, Any, Any]):
-    """Does nothing to the env inside."""
+    """A wrapper that changes nothing."""
 
 
 def wrapped_doors() -> gym.Env[Any, Any]:
@@ -89,7 +89,7 @@ def wrapped_doors() -> gym.Env[Any, Any]:
 
 
 class DoorsSaved(Doors):
-    """Saves itself."""
+    """Env that can save its state."""
 
     def save_state(self) -> dict[str, Any]:
         return {"steps": self.steps, "worth": self.worth, "open": self.open, "rng": self.np_random.bit_generator.state}
@@ -100,7 +100,7 @@ class DoorsSaved(Doors):
 
 
 class TwoDoors(DoorsAsked):
-    """One of two doors and one of three, with the mask of both in one array."""
+    """Env with a door of two and one of three, and the mask of both in one array."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -115,7 +115,7 @@ class TwoDoors(DoorsAsked):
 
 
 class Push(Doors):
-    """Actions that no mask can close."""
+    """Env with actions that no mask can close."""
 
     def __init__(self) -> None:
         super().__init__()

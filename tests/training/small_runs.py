@@ -1,4 +1,4 @@
-"""Small runs for the tests, and what must be equal in two of them."""
+"""Small runs for the tests, and the comparison of two of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
 
 
 def digest(run: Path | str | Any) -> str:
-    """Of everything in a run's last checkpoint that must be the same in an equal run: weights, moments, noise, envs."""
+    """Return a digest of everything in the last checkpoint that equal runs share: weights, moments, noise, envs."""
     return hashlib.sha256(repr(_plain(checkpoint_of(run).state["session"])).encode()).hexdigest()
 
 
@@ -47,7 +47,7 @@ def _plain(value: Any) -> Any:
 
 
 def lines_of(run: Path | str, name: str) -> list[dict[str, Any]]:
-    """A run's growing file, without what clocks have written into it."""
+    """The lines of a run's growing file, without durations and times."""
     timed = {"seconds", "env_steps_per_s", "time", *(f"{part}_share" for part in PARTS)}
     rows = [json.loads(line) for line in Path(run, name).read_text().splitlines()]
     return [{key: value for key, value in row.items() if key not in timed} for row in rows]

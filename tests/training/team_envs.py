@@ -1,4 +1,4 @@
-"""Teams for trainings. Workers import this file, hence not pytest, nor all that a test file needs."""
+"""Team envs for trainings. Workers import this file, hence it imports neither pytest nor test files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.multi_agent.envs import Circle, Life, Pair, Village
 
 
 class SeededVillage(Village):
-    """Whose episodes do not know how many were before them."""
+    """Env whose episodes do not depend on the number of earlier ones."""
 
     def begin(self, seed: int | None) -> None:
         super().begin(seed)
@@ -19,14 +19,14 @@ class SeededVillage(Village):
 
 
 class Unseen(Village):
-    """Takes a render_mode, and has none."""
+    """Env that accepts a render_mode but cannot render."""
 
     def __init__(self, render_mode: str | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
 
 
 class Stately(Life):
-    """Whose state tells of the episode what no agent sees: its step, its number, and who is there."""
+    """Env whose state has what no agent observes: step and number of the episode, and the present agents."""
 
     state_space = spaces.Dict(
         clock=spaces.Box(0, np.inf, (2,), np.float64), there=spaces.MultiBinary(4), phase=spaces.Discrete(3)
@@ -48,12 +48,12 @@ class StatelyCircle(Stately, Circle): ...
 
 
 class StatelyPair(Pair):
-    """Counts how often it is asked; goes wrong with its state as it is told."""
+    """Env that counts the calls of `state()`, and returns the given wrong state."""
 
     state_space: Any = spaces.Box(0, 100, (1,), np.float32)
 
-    def __init__(self, wrong: Any = None, **how: Any) -> None:
-        super().__init__(**how)
+    def __init__(self, wrong: Any = None, **options: Any) -> None:
+        super().__init__(**options)
         self.wrong, self.asked = wrong, 0
 
     def state(self) -> Any:

@@ -1,4 +1,4 @@
-"""Action masks of trainings: wherever an env has them, closed actions are neither taken nor expected to follow."""
+"""Action masks in trainings: wherever an env has them, closed actions are neither taken nor used in targets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_masks_of_any_source_keep_closed_actions_from_the_env(source: str, algor
 
 @pytest.mark.parametrize("algorithm", SETTINGS)
 def test_masks_of_equal_envs_give_equal_weights_whatever_their_source(algorithm: str, tmp_path: Path) -> None:
-    """In an observation the mask after a step, and that after an episode that was cut, are known to be used."""
+    """With masks in observations, the mask after a step, and that after a truncated episode, are used too."""
     runs = [trained(env, tmp_path / str(k), algorithm) for k, env in enumerate(SOURCES.values())]
     for run in runs[1:]:
         assert_equal(weights(run), weights(runs[0]))
@@ -157,7 +157,7 @@ def test_start_of_run_says_where_masks_come_from(
 
 
 @pytest.mark.parametrize("env", [Push, lambda: Doors("nowhere", tolerant=True)])
-def test_run_without_masks_says_nothing_of_them(env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_without_masks_logs_nothing_about_them(env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "multiverse")
     run = trained(env, tmp_path / "run")
     assert not [one for one in caplog.messages if "mask" in one]
@@ -172,7 +172,7 @@ def test_no_action_masks_ignores_masks_of_every_source(source: str, algorithm: s
         trained(env, tmp_path / "run", algorithm, action_masks=False)
 
 
-def test_masks_turned_off_equal_masks_that_are_not_there(tmp_path: Path) -> None:
+def test_disabled_masks_equal_absent_masks(tmp_path: Path) -> None:
     runs = [trained(lambda w=where: Doors(w, tolerant=True), tmp_path / where, action_masks=False)
             for where in ("info", "observation", "nowhere")]  # fmt: skip
     assert_equal(weights(runs[0]), weights(runs[2]))
@@ -277,7 +277,7 @@ def test_mask_of_an_acting_agent_with_nothing_open_is_an_error_that_names_it(
 
 @pytest.mark.fault("B1")
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_mask_with_nothing_open_restarts_the_env_where_that_is_asked_for(executor: str, tmp_path: Path) -> None:
+def test_mask_with_nothing_open_restarts_the_env_if_configured(executor: str, tmp_path: Path) -> None:
     run = trained(lambda: Doors(mask_at={LENGTH - 1: NOTHING_OPEN}), tmp_path / "run", executor=executor,
                   on_failure="restart", restarts_per_minute=1_000, evaluate_every=0)  # fmt: skip
     assert run.summary["failures"]["env_restarts"] >= 10

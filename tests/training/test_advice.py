@@ -21,7 +21,7 @@ from tests.training.small_runs import digest
 
 
 class Advised(gym.Env[Any, Any]):
-    """Pays 1 a step, times what it was advised; its observation is where its episode began."""
+    """Env with a reward of 1 a step, times the advice; its observation is the start of its episode."""
 
     observation_space = gym.spaces.Box(0.0, 9.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
@@ -58,7 +58,7 @@ class Advised(gym.Env[Any, Any]):
 
 
 class Saying:
-    """Answers in order; keeps what it was asked."""
+    """Advisor that gives these answers in order, and keeps the questions."""
 
     takes_time = False
 
@@ -67,8 +67,8 @@ class Saying:
 
     asked: list[str]
 
-    def advise(self, numbers: Mapping[str, float], told: str) -> Any:
-        self.asked.append(told)
+    def advise(self, numbers: Mapping[str, float], message: str) -> Any:
+        self.asked.append(message)
         answer = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
             raise answer
@@ -76,9 +76,9 @@ class Saying:
 
 
 def train(where: Path, advisor: Any, env_steps: int = 128, env: Any = Advised, **settings: Any) -> mv.Run:
-    how: Any = {"num_envs": 2, "steps_per_env": 16, "batch_size": 16, "evaluate_every": 0, "evaluation_episodes": 1}
-    how |= {"executor": "serial", "env_steps": env_steps, "preset": False, **settings}
-    return mv.train(env, run_dir=where, hooks=[Advice(advisor, every_episodes=4)], **how)
+    options: Any = {"num_envs": 2, "steps_per_env": 16, "batch_size": 16, "evaluate_every": 0, "evaluation_episodes": 1}
+    options |= {"executor": "serial", "env_steps": env_steps, "preset": False, **settings}
+    return mv.train(env, run_dir=where, hooks=[Advice(advisor, every_episodes=4)], **options)
 
 
 def decisions(run: mv.Run) -> list[Any]:
@@ -94,7 +94,7 @@ def returns(run: mv.Run) -> list[float]:
     return [json.loads(line)["return"] for line in (run.path / "episodes.jsonl").read_text().splitlines()]
 
 
-def test_what_is_decided_is_done_and_written(tmp_path: Path) -> None:
+def test_advice_is_applied_and_logged(tmp_path: Path) -> None:
     advisor = Saying({"rewards": {"step": 3}}, None, {"starts": ["2"], "rewards": {"step": 0.5}})
     run = train(tmp_path / "run", advisor)
     assert decisions(run) == [
@@ -122,16 +122,14 @@ def test_what_is_decided_is_done_and_written(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_advice_that_makes_no_sense_is_told_and_not_followed(
-    answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_advice_is_reported_and_ignored(answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = train(tmp_path / "run", Saying(answer), env_steps=64)
     assert decisions(run) == [] and returns(run) == [8.0] * 8
     assert "advice" in caplog.text
 
 
-def test_a_resumed_run_asks_nobody_again(tmp_path: Path) -> None:
-    """From a checkpoint in the middle: what was decided before it and after it holds as it did."""
+def test_resumed_run_does_not_ask_the_advisor_again(tmp_path: Path) -> None:
+    """From a checkpoint in the middle: decisions before and after it stay as they were."""
     answers = [{"rewards": {"step": 2}}, {"starts": ["1", "2"]}, {"rewards": {"step": 5}}, {"starts": ["2"]}]
     half = train(tmp_path / "run", Saying(*answers), env_steps=64)
     whole = mv.resume(half, env=Advised, env_steps=192, hooks=[Advice(Saying(*answers[2:]), every_episodes=4)])
@@ -146,7 +144,7 @@ def test_a_resumed_run_asks_nobody_again(tmp_path: Path) -> None:
     assert [env_steps for env_steps, _ in decisions(again)] == [0, 32, 64, 96]
 
 
-def test_envs_that_cannot_be_advised_are_named(tmp_path: Path) -> None:
+def test_env_without_advice_methods_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         mv.errors.InvalidRequest,
         match=r"CartPole-v1 cannot be advised: it needs the methods advisable\(\) and advise\(\)",
@@ -155,13 +153,13 @@ def test_envs_that_cannot_be_advised_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [{}, {"every_episodes": 0}, {"every_episodes": 3, "every_s": 1.0}])
-def test_how_often_is_said_once(every: dict[str, Any]) -> None:
+def test_exactly_one_interval_must_be_given(every: dict[str, Any]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="expected one of them, above 0"):
         Advice(Saying(), **every)
 
 
 # -- a file of rules ---------------------------------------------------------------------------------------------
-def test_the_first_rule_that_holds_decides(tmp_path: Path) -> None:
+def test_first_matching_rule_decides(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(
         "rules:\n"
         "  - {when: episodes, above: 9, rewards: {step: 7}}\n"
@@ -172,7 +170,7 @@ def test_the_first_rule_that_holds_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rule: []", "expected `rules`, a list"),
         ("rules: [{when: x, below: 1, start: [a]}]", r"rules\[0\]: unknown: start. A rule has the keys above, below"),
@@ -180,14 +178,14 @@ def test_the_first_rule_that_holds_decides(tmp_path: Path) -> None:
         ("rules: [{when: x, below: 1}]", "and `starts` or `rewards`"),
     ],
 )
-def test_mistakes_in_a_file_of_rules_are_named(text: str, told: str, tmp_path: Path) -> None:
+def test_invalid_rules_file_names_the_mistake(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(text)
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         RuleAdvisor(tmp_path / "rules.yaml")
 
 
-def test_a_game_boy_takes_advice(tmp_path: Path) -> None:
-    """Every reward of the cartridge is worth nothing from the second rollout on."""
+def test_game_boy_env_accepts_advice(tmp_path: Path) -> None:
+    """Every reward of the cartridge is multiplied by zero from the second rollout on."""
     (tmp_path / "rules.yaml").write_text(
         "rules:\n  - {when: episodes, above: 0, rewards: {room: 0, gems: 0, health: 0}, starts: [power_on]}\n"
     )
@@ -200,7 +198,7 @@ def test_a_game_boy_takes_advice(tmp_path: Path) -> None:
 # -- over HTTP ---------------------------------------------------------------------------------------------------
 @contextmanager
 def server(*replies: Any) -> Iterator[tuple[str, list[Any]]]:
-    """Its address, and what it was asked: each reply is a status, or what a model says, or an event to wait for."""
+    """A server: its address and the requests; each reply is a status, the text of a model, or an event to wait for."""
     asked: list[Any] = []
     left = list(replies)
 
@@ -229,8 +227,8 @@ def server(*replies: Any) -> Iterator[tuple[str, list[Any]]]:
         running.server_close()
 
 
-def test_a_model_is_asked_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Again after an error of the server; what it says around its JSON does not matter."""
+def test_model_is_asked_over_http_with_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated after an error of the server; text around the JSON of the answer is ignored."""
     monkeypatch.setenv("MY_KEY", "secret")
     with server(503, 'Certainly!\n```json\n{"starts": ["1"]}\n```') as (url, asked):
         advisor = HttpAdvisor(url, "my-model", key_variable="MY_KEY")
@@ -241,23 +239,23 @@ def test_a_model_is_asked_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("replies", "times", "told"),
+    ("replies", "times", "message"),
     [((401,), 1, "401"), ((500, 500), 2, "500"), (("I would rather not.",) * 2, 2, "substring")],
 )
-def test_a_model_that_gives_no_advice(replies: Any, times: int, told: str) -> None:
+def test_failing_or_invalid_model_answer_is_an_error(replies: Any, times: int, message: str) -> None:
     with server(*replies) as (url, asked):
-        with pytest.raises(mv.errors.InvalidRequest, match=told):
+        with pytest.raises(mv.errors.InvalidRequest, match=message):
             HttpAdvisor(url, "my-model", retries=1).advise({}, "")
         assert len(asked) == times
 
 
-def test_an_endpoint_must_be_one() -> None:
+def test_invalid_endpoint_url_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="url='localhost'"):
         HttpAdvisor("localhost", "my-model")
 
 
-def test_stepping_never_waits_for_an_answer(tmp_path: Path) -> None:
-    """The server does not answer before the training is over."""
+def test_training_does_not_wait_for_an_answer(tmp_path: Path) -> None:
+    """The server does not answer before the training has ended."""
     over = threading.Event()
     with server(over) as (url, asked):
         run = train(tmp_path / "run", HttpAdvisor(url, "my-model", retries=0), env_steps=1280)
@@ -266,16 +264,16 @@ def test_stepping_never_waits_for_an_answer(tmp_path: Path) -> None:
     assert done_first and run.summary["env_steps"] == 1280 and len(asked) == 1 and decisions(run) == []
 
 
-def test_an_answer_that_comes_later_is_taken_then(tmp_path: Path) -> None:
+def test_late_answer_is_applied_when_it_arrives(tmp_path: Path) -> None:
     class Slow:
-        """Asked at the first rollout, it answers when the third has been collected."""
+        """Advisor that is asked at the first rollout and answers when the third has been collected."""
 
         takes_time = True
 
         def __init__(self) -> None:
             self.may_answer, self.has_answered = threading.Event(), threading.Event()
 
-        def advise(self, numbers: Mapping[str, float], told: str) -> Any:
+        def advise(self, numbers: Mapping[str, float], message: str) -> Any:
             self.may_answer.wait(60)
             return {"rewards": {"step": 3}}
 
@@ -293,8 +291,8 @@ def test_an_answer_that_comes_later_is_taken_then(tmp_path: Path) -> None:
 
     slow = Slow()
     advice = Advice(slow, every_episodes=4)
-    how: Any = {"num_envs": 2, "steps_per_env": 16, "evaluate_every": 0, "evaluation_episodes": 1, "preset": False}
+    options: Any = {"num_envs": 2, "steps_per_env": 16, "evaluate_every": 0, "evaluation_episodes": 1, "preset": False}
     hooks = [Release(slow, advice), advice]
-    run = mv.train(Advised, run_dir=tmp_path / "run", hooks=hooks, executor="serial", env_steps=128, **how)
+    run = mv.train(Advised, run_dir=tmp_path / "run", hooks=hooks, executor="serial", env_steps=128, **options)
     assert decisions(run)[0] == (64, {"rewards": {"step": 3.0}})
     assert returns(run)[:12] == [8.0] * 12 and returns(run)[12:16] == [24.0] * 4

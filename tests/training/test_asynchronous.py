@@ -28,10 +28,10 @@ def adds_up(account: dict[str, int]) -> bool:
 
 
 @pytest.mark.fault("F2", "F3")
-def test_it_learns_and_every_env_step_is_in_its_account(tmp_path: Path) -> None:
-    """By chance CartPole has a return of 22."""
-    how = {"asynchronous": True, "env_steps": 30_000, "evaluate_every": 10_000, "workers": 2, "progress": False}
-    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", seed=1, **how)
+def test_asynchronous_run_learns_and_accounts_for_every_env_step(tmp_path: Path) -> None:
+    """Random actions have a return of 22 in CartPole."""
+    options = {"asynchronous": True, "env_steps": 30_000, "evaluate_every": 10_000, "workers": 2, "progress": False}
+    run = mv.train("CartPole-v1", run_dir=tmp_path / "run", seed=1, **options)
     assert run.summary["best_return"] > 100
     account, failures = run.summary["asynchronous"], run.summary["failures"]
     assert adds_up(account) and account["waiting"] == 0
@@ -66,7 +66,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_learns_from_its_own_rollouts_can_do_it(kind: str, tmp_path: Path) -> None:
+def test_every_on_policy_algorithm_trains_asynchronously(kind: str, tmp_path: Path) -> None:
     env, settings = KINDS[kind]
     settings = {**RUN, "env_steps": 1_000, **settings}
     if settings.get("algorithm") == "a2c":
@@ -83,7 +83,7 @@ def arguments(tmp_path: Path, deed: str) -> dict[str, Any]:
 
 
 @pytest.mark.fault("F2", "G7")
-def test_a_worker_that_dies_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_dead_worker_costs_its_rows_and_the_run_continues(tmp_path: Path) -> None:
     settings = {**RUN, "env_steps": 8_000}
     run = mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, "die"), **settings)
     account, failures = run.summary["asynchronous"], run.summary["failures"]
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_costs_its_rows_and_the_run_goes_on(tmp_path: Path) -
 
 @pytest.mark.fault("A14", "G4")
 @pytest.mark.parametrize("deed", ["interrupt", "interrupt and hang"])
-def test_ctrl_c_saves_the_run_and_ends_it(deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_saves_and_ends_the_run(deed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
     monkeypatch.setattr(session_envs, "Timeouts", functools.partial(mv.Timeouts, close_s=0.5))
     settings = {**RUN, "env_steps": 10**9, "reply_timeout_s": None}
@@ -110,7 +110,7 @@ def test_ctrl_c_saves_the_run_and_ends_it(deed: str, tmp_path: Path, monkeypatch
 
 
 @pytest.mark.fault("A9")
-def test_what_ends_the_envs_ends_the_run_which_is_saved(tmp_path: Path) -> None:
+def test_error_of_the_envs_saves_and_ends_the_run(tmp_path: Path) -> None:
     settings = {**RUN, "env_steps": 10**9, "on_failure": "raise"}
     with pytest.raises(mv.errors.EnvFailed, match="it raised"):
         mv.train(Once, run_dir=tmp_path / "run", env_kwargs=arguments(tmp_path, "raise"), **settings)
@@ -119,7 +119,7 @@ def test_what_ends_the_envs_ends_the_run_which_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("F2")
-def test_a_resumed_run_goes_on_counting_and_plays_no_episode_twice(tmp_path: Path) -> None:
+def test_resumed_run_continues_its_account_and_repeats_no_episode(tmp_path: Path) -> None:
     first = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "env_steps": 2_000})
     second = mv.resume(first, env_steps=4_000, progress=False)
     before, after = (run.summary["asynchronous"] for run in (first, second))
@@ -129,7 +129,7 @@ def test_a_resumed_run_goes_on_counting_and_plays_no_episode_twice(tmp_path: Pat
     assert len(set(numbers)) == len(numbers) == second.summary["episodes"]
 
 
-def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
+def test_run_can_become_asynchronous_and_synchronous_again(tmp_path: Path) -> None:
     settings = {**RUN, "asynchronous": False, "executor": "serial", "workers": None, "env_steps": 1_000}
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **settings)
     run = mv.resume(run, asynchronous=True, executor="process", env_steps=2_000, progress=False)
@@ -142,7 +142,7 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"executor": "serial"}, "executor='serial', where the process"),
         ({"executor": "hybrid"}, "executor='hybrid', where the process"),
@@ -156,7 +156,7 @@ def test_a_run_may_become_asynchronous_and_back(tmp_path: Path) -> None:
         ({"steps_per_env": 4}, "asynchronous needs a policy that acts in the workers"),
     ],
 )
-def test_what_does_not_go_together_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_incompatible_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         mv.train("CartPole-v1", run_dir=tmp_path / "run", asynchronous=True, progress=False, **settings)
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""A critic that sees the env's state(): what travels, when it is asked for, and what is refused."""
+"""A critic that observes the env's state(): how it is sent, when it is called, and what is refused."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RUN: dict[str, Any] = {**SMALL, "env_steps": 800, "critic": "state"}
 AGENTS = ("farmer_0", "farmer_1", "guard_0", "guard_1")
 
 
-def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **how: Any) -> list[dict[str, Any]]:
-    """What a run has learned from, rollout after rollout."""
+def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **options: Any) -> list[dict[str, Any]]:
+    """Return the rollouts that a run has learned from."""
     seen: list[dict[str, Any]] = []
     before = PPO._batch
 
@@ -42,14 +42,16 @@ def collected(monkeypatch: pytest.MonkeyPatch, env: Any, home: Path, **how: Any)
         return before(self, rollout)
 
     monkeypatch.setattr(PPO, "_batch", kept)
-    mv.train(env, run_dir=home, **{**RUN, **how})
+    mv.train(env, run_dir=home, **{**RUN, **options})
     return seen
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("env", [StatelyVillage, StatelyCircle])
-def test_states_travel_with_their_rows(env: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each row has the state that was there when its actions were chosen; where somebody ended, also the one after."""
+def test_states_are_stored_with_their_rows(
+    env: Any, workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row has the state that was there when its actions were chosen; where an agent ended, also the one after."""
     where = {"executor": "process", "workers": workers} if workers else {}
     name = f"{env.__module__}:{env.__name__}"
     rollouts = collected(monkeypatch, name, tmp_path / "run", env_kwargs={"agents": AGENTS}, **where)
@@ -70,7 +72,7 @@ def test_states_travel_with_their_rows(env: Any, workers: int, tmp_path: Path, m
     assert ends > 50 and begun > 20
 
 
-def test_values_are_judged_by_what_a_slot_sees_and_the_state(tmp_path: Path) -> None:
+def test_critic_receives_the_observation_and_the_state(tmp_path: Path) -> None:
     run = mv.train(SPREAD, run_dir=tmp_path / "run", hidden_sizes=(16,), **RUN)
     session = checkpoint_of(run).state["session"]
     assert session["policies"]["agent"]["weights"][0].shape == (18, 16)
@@ -80,7 +82,7 @@ def test_values_are_judged_by_what_a_slot_sees_and_the_state(tmp_path: Path) -> 
     assert mv.load(run, algorithm=PPO).act(observations) == mv.load(run).act(observations)
 
 
-def test_an_episode_that_was_cut_is_valued_by_its_final_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_episode_is_valued_by_its_final_state(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, state = spaces.Box(-9.0, 9.0, (2,)), spaces.Box(-9.0, 9.0, (1,))
     ppo = PPO(PPOConfig(critic="state", steps_per_env=2), seen, spaces.Discrete(3), 4, 0, agents=2, state_space=state)
     rollout = Rollout(
@@ -113,21 +115,19 @@ def test_an_episode_that_was_cut_is_valued_by_its_final_state(monkeypatch: pytes
 
 
 @pytest.mark.fault("B4")
-def test_the_state_of_a_step_that_was_lost_is_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = {"num_envs": 1, "env_kwargs": {"fault": "raise", "at": 3}, "on_failure": "restart", "env_steps": 25}
+def test_state_of_a_lost_step_is_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"num_envs": 1, "env_kwargs": {"fault": "raise", "at": 3}, "on_failure": "restart", "env_steps": 25}
     name = "tests.training.test_central_critic:StatelyPair"
-    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **how)
+    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **options)
     assert rollout["states"][()][:7, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert rollout["final_states"][()][2, 0, 0] == 2 and not rollout["valid"][2].any()
 
 
 @pytest.mark.fault("B4")
-def test_a_worker_that_is_lost_leaves_the_states_it_had_delivered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    how = {"num_envs": 2, "env_kwargs": {"fault": "kill", "at": 3}, "on_failure": "restart", "env_steps": 50}
+def test_lost_worker_keeps_its_delivered_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"num_envs": 2, "env_kwargs": {"fault": "kill", "at": 3}, "on_failure": "restart", "env_steps": 50}
     name, more = "tests.training.test_central_critic:StatelyPair", {"executor": "process", "workers": 1}
-    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **how, **more)
+    (rollout,) = collected(monkeypatch, name, tmp_path / "run", restarts_per_minute=99, **options, **more)
     assert rollout["states"][()][:6, :, 0].tolist() == [[0, 0], [1, 1], [2, 2], [0, 0], [1, 1], [2, 2]]
     assert (rollout["final_states"][()][2] == 2).all() and not rollout["valid"][2].any()
 
@@ -136,7 +136,7 @@ def test_a_worker_that_is_lost_leaves_the_states_it_had_delivered(
     ("wrong", "said"),
     [(np.array([np.nan], np.float32), r"the state\(\) is nan at index 0"), (np.zeros(2), r"the state\(\) has shape")],
 )
-def test_a_state_that_is_none_is_the_envs_failure(wrong: Any, said: str) -> None:
+def test_invalid_state_is_a_failure_of_the_env(wrong: Any, said: str) -> None:
     envs = mv.make_vec(StatelyPair, 2, "serial", env_kwargs={"wrong": wrong}, agents=mv.AgentOptions(state=True))
     envs.reset(seed=1)
     with pytest.raises(EnvFailed, match=said):
@@ -146,7 +146,7 @@ def test_a_state_that_is_none_is_the_envs_failure(wrong: Any, said: str) -> None
 
 
 @pytest.mark.parametrize("executor", ["serial", "thread", "process"])
-def test_a_vector_env_has_the_states_of_its_envs(executor: Any) -> None:
+def test_vector_env_has_the_states_of_its_envs(executor: Any) -> None:
     with mv.make_vec(StatelyPair, 3, executor, agents=mv.AgentOptions(state=True)) as envs:
         envs.reset(seed=1)
         assert envs.states.tolist() == [[0], [0], [0]]
@@ -155,7 +155,7 @@ def test_a_vector_env_has_the_states_of_its_envs(executor: Any) -> None:
         assert envs.get_attr("asked") == (2, 2, 2)
 
 
-def test_nobody_is_asked_for_a_state_that_nobody_uses() -> None:
+def test_state_method_is_called_only_if_used() -> None:
     with mv.make_vec(StatelyPair, 2, "serial") as envs:
         envs.reset(seed=1)
         envs.step({agent: np.zeros(2, np.int64) for agent in ("left", "right")})
@@ -166,7 +166,7 @@ def test_nobody_is_asked_for_a_state_that_nobody_uses() -> None:
 
 
 class Weather(ParallelEnv):
-    """Rain or sunshine is drawn once an episode, pays or costs 1 at every step, and is seen by nobody."""
+    """Rain or sunshine is drawn once an episode, pays or costs 1 at every step, and is observed by no agent."""
 
     metadata: dict[str, Any] = {"name": "weather"}  # noqa: RUF012
     render_mode, state_space, sunny, steps = None, spaces.Discrete(2), 0, 0
@@ -196,12 +196,12 @@ class Weather(ParallelEnv):
         return self.sunny
 
 
-def test_values_that_see_the_state_know_what_agents_cannot(tmp_path: Path) -> None:
-    how = {**RUN, "env_steps": 6_000, "num_envs": 8, "steps_per_env": 40, "learning_rate": 3e-3, "gamma": 0.9}
-    how |= {"normalize_observations": False, "normalize_rewards": False, "epochs": 8}
+def test_critic_with_state_predicts_what_agents_cannot_observe(tmp_path: Path) -> None:
+    options = {**RUN, "env_steps": 6_000, "num_envs": 8, "steps_per_env": 40, "learning_rate": 3e-3, "gamma": 0.9}
+    options |= {"normalize_observations": False, "normalize_rewards": False, "epochs": 8}
     known = {}
     for critic in ("central", "state"):
-        run = mv.train(Weather, run_dir=tmp_path / critic, **{**how, "critic": critic})
+        run = mv.train(Weather, run_dir=tmp_path / critic, **{**options, "critic": critic})
         known[critic] = np.mean([one["explained_variance"] for one in metrics_of(run.path)[-5:]])
     assert known["central"] < 0.1 and known["state"] > 0.9
 
@@ -210,7 +210,7 @@ def metrics_of(run: Path) -> list[dict[str, Any]]:
     return [one for one in lines_of(run, "metrics.jsonl") if "explained_variance" in one]
 
 
-def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_env_without_a_suitable_state_is_refused_with_alternatives(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"state_space.*critic='central'"):
         mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
     for env in ("CartPole-v1", FOUR):
@@ -221,13 +221,13 @@ def test_what_has_no_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("critic", ["central", "state"])
-def test_of_one_agent_neither_critic_is_recommended(critic: str, tmp_path: Path) -> None:
+def test_central_critics_are_refused_for_one_agent(critic: str, tmp_path: Path) -> None:
     refusal = f"critic='{critic}': needs several agents, and CartPole-v1 has one: leave it out"
     with pytest.raises(InvalidRequest, match=refusal):
         mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "critic": critic})
 
 
-def test_a_team_of_one_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_taac_with_one_agent_gives_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {**SMALL, "env_steps": 100, "progress": False}
     for name in ("epochs", "normalize_rewards"):
         settings.pop(name)
@@ -237,10 +237,10 @@ def test_a_team_of_one_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 @pytest.mark.parametrize("critic", ["central", "state"])
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_a_policy_that_remembers_and_a_critic_that_sees_more_learn_alike_in_numpy_and_torch(
+def test_recurrent_policy_with_central_critic_learns_alike_in_numpy_and_torch(
     critic: str, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy has a cell and the critic none; torch's gradient is its own."""
+    """The policy has a cell and the critic has none; torch's gradient is that of autograd."""
     how = {**RUN, "critic": critic, "memory": memory, "memory_size": 8, "see_previous": True, "chunk_length": 8}
     name = "tests.training.test_central_critic:StatelyVillage"
     how |= {"hidden_sizes": (16,), "env_kwargs": {"agents": AGENTS}}

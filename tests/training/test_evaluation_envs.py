@@ -1,4 +1,4 @@
-"""Evaluations on several envs at once: on any number of envs and workers, the same figures as on one."""
+"""Evaluations on several envs at once: equal figures with any number of envs and workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASES = [(2, "serial", None), (5, "serial", None), (20, "serial", None), (3, "th
 
 
 class Remembers:
-    """A policy whose actions depend on all that it has seen, done and been paid in its episode."""
+    """A policy whose actions depend on all observations, actions and rewards of its episode."""
 
     version = 0
 
@@ -59,7 +59,7 @@ class Remembers:
 
 
 class Draws(Remembers):
-    """The same, and chance."""
+    """The same with random actions."""
 
     def noise(self, rng: Any, steps: int, rows: int) -> Any:
         return rng.normal(size=(steps, rows, 2)).astype(np.float32)
@@ -96,7 +96,7 @@ def on_one_env(**kwargs: Any) -> Evaluation:
 
 
 @pytest.mark.parametrize(("count", "executor", "workers"), CASES)
-def test_any_number_of_envs_and_workers_gives_the_same_figures(
+def test_number_of_envs_and_workers_does_not_change_evaluations(
     count: int, executor: str, workers: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluation_module, "MAX_STEPS", 35)
@@ -113,8 +113,8 @@ def drawn(envs: VectorEnv, seed: int = 0, deterministic: bool = False) -> Evalua
     return found
 
 
-def test_actions_that_are_drawn_belong_to_their_episode() -> None:
-    """So that they are the same on any number of envs, and others in every episode and for every seed."""
+def test_sampled_actions_depend_on_episode_and_seed() -> None:
+    """They are equal on any number of envs, and differ between episodes and seeds."""
     alone = drawn(make(1, "serial", None))
     assert drawn(make(5, "serial", None)) == alone == drawn(make(4, "process", 2))
     assert drawn(make(1, "serial", None), seed=1) != alone != on_one_env()
@@ -124,7 +124,9 @@ def test_actions_that_are_drawn_belong_to_their_episode() -> None:
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize("fault", ["raise", "nan"])
 @pytest.mark.parametrize(("count", "executor", "workers"), CASES)
-def test_and_the_same_episodes_are_lost(fault: str, count: int, executor: str, workers: int | None) -> None:
+def test_number_of_envs_and_workers_does_not_change_lost_episodes(
+    fault: str, count: int, executor: str, workers: int | None
+) -> None:
     kwargs = {"fault": fault, "seeds": (SEEDS[0], SEEDS[4], SEEDS[11])}
     found = figures(make(count, executor, workers, **kwargs))
     assert found == on_one_env(**kwargs) and found.lost == (0, 4, 11) and len(found.returns) == 10
@@ -140,7 +142,7 @@ def of_a_run(count: int, workers: int, restarts: int = 3, **kwargs: Any) -> tupl
 
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize(("count", "workers"), [(1, 1), (4, 1), (4, 3)])
-def test_nobody_pays_for_a_neighbour_that_has_killed_their_worker(
+def test_worker_killed_by_one_env_does_not_change_the_episodes_of_others(
     count: int, workers: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     seeds = (SEEDS[2], SEEDS[7])
@@ -158,8 +160,8 @@ def test_nobody_pays_for_a_neighbour_that_has_killed_their_worker(
 
 
 @pytest.mark.fault("G9")
-def test_too_many_restarts_are_too_many_on_any_number_of_workers() -> None:
-    """Each of three workers may restart an env: together they may not restart more than one would."""
+def test_restart_limit_of_evaluations_holds_for_all_workers_together() -> None:
+    """Each of three workers may restart an env: together they may not restart more than one worker would."""
     envs, evaluated = of_a_run(3, 3, restarts=1, fault="raise", seeds=tuple(SEEDS[:3]))
     try:
         assert evaluated().lost == (0, 1, 2) and envs.envs.num_envs == 1  # whose limit is 3
@@ -168,7 +170,7 @@ def test_too_many_restarts_are_too_many_on_any_number_of_workers() -> None:
 
 
 @pytest.mark.fault("G9")
-def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixture) -> None:
+def test_evaluation_env_is_named_by_its_number(caplog: pytest.LogCaptureFixture) -> None:
     with evaluation_log_prefix():
         figures(make(4, "serial", None, fault="raise", seeds=(SEEDS[3],)))
     assert "evaluation env 3 raised ValueError: not with me" in caplog.text
@@ -176,14 +178,14 @@ def test_an_evaluation_env_is_told_by_its_number(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_it_stops_at_the_step_it_is_asked_to(count: int) -> None:
+def test_evaluation_stops_at_the_requested_step(count: int) -> None:
     asked = iter([False] * 5 + [True])
     with make(count, "serial", None) as envs:
         assert evaluate(envs, [Remembers()], EPISODES, 0, EvaluationOptions(should_stop=lambda: next(asked))) is None
         assert envs.failures.steps_sent == 5 * count
 
 
-def test_how_many_envs_is_up_to_the_config_alone() -> None:
+def test_number_of_evaluation_envs_depends_only_on_the_config() -> None:
     def of(**settings: Any) -> int:
         return TrainConfig(**settings).num_evaluation_envs
 
@@ -198,7 +200,7 @@ RUN = {**SMALL, "env_steps": 200, "evaluate_every": 100, "evaluation_episodes": 
 
 
 @pytest.mark.parametrize(("executor", "workers"), [("serial", None), ("process", 2)])
-def test_a_run_is_the_same_on_any_number_of_evaluation_envs(executor: str, workers: int | None, tmp_path: Path) -> None:
+def test_number_of_evaluation_envs_does_not_change_a_run(executor: str, workers: int | None, tmp_path: Path) -> None:
     settings = {**RUN, "executor": executor, "workers": workers}
     one, four = (mv.train("Pendulum-v1", run_dir=tmp_path / str(n), evaluation_envs=n, **settings).path for n in (1, 4))
     assert lines_of(one, "metrics.jsonl") == lines_of(four, "metrics.jsonl") and digest(one) == digest(four)
@@ -207,7 +209,9 @@ def test_a_run_is_the_same_on_any_number_of_evaluation_envs(executor: str, worke
 
 
 # -- envs that remember earlier episodes -----------------------------------------------------------------------------
-def test_their_states_are_those_of_as_many_envs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_number_of_evaluation_envs_rebuilds_them_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = mv.train(Wanderer, run_dir=tmp_path / "run", **RUN, evaluation_envs=3)
     assert len(checkpoint_of(run).state["evaluation_env"]) == 3
     config = (run.path / "config.yaml").read_text()
@@ -216,7 +220,7 @@ def test_their_states_are_those_of_as_many_envs(tmp_path: Path, caplog: pytest.L
     assert "evaluation: the envs could not be restored; new ones are built: 3 were saved" in caplog.text
 
 
-def test_the_state_of_the_only_one_as_it_was_saved_before(tmp_path: Path) -> None:
+def test_evaluation_env_state_of_earlier_versions_is_restored(tmp_path: Path) -> None:
     envs = EvaluationEnvs(lambda n: mv.make_vec(Wanderer, n, "serial", autoreset="disabled"), 1, 3)
     try:
         envs.saves = True

@@ -1,4 +1,4 @@
-"""Evaluations of a run: the same after a resume; and failures of their env cost evaluations, never the run."""
+"""Evaluations of a run: equal after a resume; failures of their env cost evaluations, never the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def evaluations_of(run: Path) -> list[dict[str, Any]]:
 
 # -- the same after a resume -----------------------------------------------------------------------------------------
 @pytest.mark.fault("D5")
-def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
+def test_resume_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN)
     files = {name: (run.path / name).read_bytes() for name in ("metrics.jsonl", "metrics.csv", "episodes.jsonl")}
     again = mv.resume(run)
@@ -44,7 +44,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path: Path) -> None:
 
 
 class Killed(BaseException):
-    """As SIGKILL: nobody handles it."""
+    """Like SIGKILL: not handled."""
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def interrupted_in_evaluation(step: int, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("executor", ["serial", "process"])
 @pytest.mark.parametrize("when", ["after a save", "in an evaluation"])
-def test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume(
+def test_saveable_envs_have_equal_evaluations_after_a_resume(
     when: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**RUN, "evaluation_episodes": 5, "evaluation_envs": 2, "executor": executor, "checkpoint_every_s": 0.0}
@@ -99,9 +99,7 @@ def test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume(
 
 
 @pytest.mark.fault("D5")
-def test_a_run_killed_when_it_had_reached_its_target_goes_no_further(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_killed_after_reaching_its_target_goes_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {**RUN, "env_steps": 100_000, "target_return": 5.0}
     with killed_after_saving(1, monkeypatch):
         mv.train("CartPole-v1", run_dir=tmp_path / "run", **settings)
@@ -110,7 +108,7 @@ def test_a_run_killed_when_it_had_reached_its_target_goes_no_further(
     assert len(evaluations_of(tmp_path / "run")) == 1
 
 
-def test_a_target_that_was_raised_since_is_not_reached_yet(tmp_path: Path) -> None:
+def test_raised_target_continues_the_run(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**RUN, "target_return": 5.0})
     config = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(config.replace("target_return: 5.0", "target_return: 1000.0"))
@@ -120,7 +118,7 @@ def test_a_target_that_was_raised_since_is_not_reached_yet(tmp_path: Path) -> No
 # -- failures --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize(("executor", "fault"), [("serial", "raise"), ("process", "raise"), ("process", "die")])
-def test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation(
+def test_failed_evaluation_env_is_rebuilt_for_the_next_evaluation(
     executor: str, fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It fails in every episode of the first evaluation, and in none later."""
@@ -139,13 +137,13 @@ def test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation(
     failures = summary["evaluation_failures"]
     assert (failures["failed"], failures["env_restarts"] + failures["worker_restarts"]) == (1, 1)
     assert summary["failures"]["env_restarts"] == summary["failures"]["worker_restarts"] == 0
-    told = [message for message in caplog.messages if "fail" in message or "restart" in message]
-    assert told and all(message.startswith(("evaluation env 0 ", "evaluation: ")) for message in told)
+    results = [message for message in caplog.messages if "fail" in message or "restart" in message]
+    assert results and all(message.startswith(("evaluation env 0 ", "evaluation: ")) for message in results)
     assert "the evaluation at 50 env steps failed" in caplog.text
 
 
 @pytest.mark.fault("G9")
-def test_an_evaluation_has_as_many_restarts_as_the_run(tmp_path: Path) -> None:
+def test_evaluation_uses_the_restart_limit_of_the_run(tmp_path: Path) -> None:
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [1, 2, 3, 4, 5]}
     settings = {**RUN, "env_steps": 50, "evaluation_episodes": 6, "env_kwargs": kwargs, "restarts_per_minute": 5}
     summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
@@ -156,7 +154,7 @@ def test_an_evaluation_has_as_many_restarts_as_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize("episodes", [1, 2], ids=["every episode is lost", "given up"])
-def test_a_last_evaluation_that_fails_leaves_no_older_figure(
+def test_failed_last_evaluation_reports_no_older_result(
     episodes: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [4 * episodes, 3 * episodes + 1]}
@@ -172,8 +170,8 @@ def test_a_last_evaluation_that_fails_leaves_no_older_figure(
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary["finished"] and summary["evaluation"] is None and summary["evaluated_at"] is None
     assert summary["best_return"] is not None and summary["evaluation_failures"]["failed"] == 1
-    told = "\n".join(summary_lines(run.summary))
-    assert "Evaluation: none, the last one failed" in told and "evaluations failed 1" in told
+    result = "\n".join(summary_lines(run.summary))
+    assert "Evaluation: none, the last one failed" in result and "evaluations failed 1" in result
     assert caplog.text.count("the evaluation at 200 env steps failed") == 1
     summary = mv.resume(run, env=Examined).summary  # which tries again
     assert summary["evaluation"]["episodes"] == episodes and summary["evaluated_at"] == 200
@@ -181,7 +179,7 @@ def test_a_last_evaluation_that_fails_leaves_no_older_figure(
 
 
 @pytest.mark.fault("G9")
-def test_seeds_that_fail_every_time_are_told_and_the_others_count(
+def test_evaluation_seeds_that_always_fail_are_reported_and_the_others_count(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     seed = evaluation_seed(0, 1)
@@ -198,7 +196,7 @@ def test_seeds_that_fail_every_time_are_told_and_the_others_count(
     ("fault", "more"),
     [("raise", {}), ("nan", {"on_bad_value": "truncate"}), ("die", {"executor": "process", "workers": 1})],
 )
-def test_asked_for_by_themselves_they_fail_as_in_the_run(fault: str, more: dict[str, Any], tmp_path: Path) -> None:
+def test_separate_evaluation_fails_as_in_the_run(fault: str, more: dict[str, Any], tmp_path: Path) -> None:
     kwargs = {"what": fault, "seed": evaluation_seed(0, 1)}
     settings = {**RUN, "evaluate_every": 0, "evaluation_envs": 2, "env_kwargs": kwargs, **more}
     run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
@@ -207,22 +205,24 @@ def test_asked_for_by_themselves_they_fail_as_in_the_run(fault: str, more: dict[
 
 
 @pytest.mark.fault("G9")
-def test_evaluations_that_fail_one_after_another_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_consecutive_failed_evaluations_are_reported_with_their_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run = mv.train(Examined, run_dir=tmp_path / "run", **{**RUN, "env_kwargs": {"what": "raise"}})
     assert run.summary["evaluation"] is None and run.summary["evaluation_failures"]["failed"] == 4
     assert "the evaluation at 200 env steps failed, as did the 3 before on the same seeds" in caplog.text
 
 
 @pytest.mark.fault("G9")
-def test_an_episode_that_a_bad_value_cut_short_does_not_count(tmp_path: Path) -> None:
+def test_episode_truncated_by_a_bad_value_does_not_count(tmp_path: Path) -> None:
     settings = {**RUN, "env_kwargs": {"what": "nan", "seed": evaluation_seed(0, 1)}, "on_bad_value": "truncate"}
     run = mv.train(Examined, run_dir=tmp_path / "run", **settings)
     assert run.summary["evaluation"]["episodes"] == 1 and run.summary["evaluation"]["lost_episodes"] == 1
 
 
 @pytest.mark.fault("G9")
-def test_an_env_that_cannot_be_built_anew_costs_evaluations_only(tmp_path: Path) -> None:
-    """Two envs of the training, that of the evaluation and the one after its restart; then one cannot be built."""
+def test_evaluation_env_that_cannot_be_rebuilt_costs_only_evaluations(tmp_path: Path) -> None:
+    """Two envs of the training, that of the evaluation and its replacement can be built; the next one cannot."""
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "numbers": [1, 2], "unbuildable": [5]}
     settings = {**RUN, "evaluation_envs": 1, "env_kwargs": kwargs, "restarts_per_minute": 1}
     summary = mv.train(Examined, run_dir=tmp_path / "run", **settings).summary
@@ -231,14 +231,14 @@ def test_an_env_that_cannot_be_built_anew_costs_evaluations_only(tmp_path: Path)
 
 
 @pytest.mark.fault("G9")
-def test_an_evaluation_env_that_cannot_be_built_is_called_that(tmp_path: Path) -> None:
+def test_evaluation_env_that_cannot_be_built_is_named(tmp_path: Path) -> None:
     kwargs = {"what": "raise", "notes": str(tmp_path / "notes"), "unbuildable": [3]}
     with pytest.raises(mv.MultiverseError, match=r"the evaluation env could not be built: .*no more of these"):
         mv.train(Examined, run_dir=tmp_path / "run", **{**RUN, "env_kwargs": kwargs})
 
 
 @pytest.mark.fault("G9")
-def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
+def test_seed_without_evaluation_is_listed_as_failed(tmp_path: Path) -> None:
     from multiverse.training.seed_runs import collect_results, seed_lines
 
     (tmp_path / "seeds.json").write_text('{"seeds": [1, 2]}')
@@ -246,8 +246,8 @@ def test_several_seeds_of_which_one_has_no_figure(tmp_path: Path) -> None:
         (tmp_path / f"seed-{seed}").mkdir()
         (tmp_path / f"seed-{seed}" / "summary.json").write_text(json.dumps({"finished": True, "evaluation": found}))
         lines = seed_lines(collect_results(tmp_path))
-        told = "IQM of 1 seed: 3.0" if found else "IQM: no seed"
-        assert any("2  " in line and "failed" in line for line in lines) and lines[-1].startswith(told)
+        result = "IQM of 1 seed: 3.0" if found else "IQM: no seed"
+        assert any("2  " in line and "failed" in line for line in lines) and lines[-1].startswith(result)
 
 
 # -- how often -------------------------------------------------------------------------------------------------------
@@ -262,10 +262,10 @@ def episodes_by_step(path: Path) -> dict[int, int]:
 TENTHS = range(200, 2_001, 200)
 
 
-def test_default_evaluations_are_at_tenths_of_the_budget_with_as_many_episodes_as_are_affordable(
+def test_default_evaluations_are_at_tenths_of_the_budget_with_affordable_episodes(
     tmp_path: Path,
 ) -> None:
-    """An episode takes 50 steps: of 2,000 of training four fit into a tenth, and each evaluation has at least one."""
+    """An episode takes 50 steps: four fit into a tenth of 2,000 steps, and each evaluation has at least one."""
     settings = {**SMALL, "evaluation_episodes": 4, "env_steps": 2_000, "evaluate_every": None}
     run = mv.train(Long, run_dir=tmp_path / "default", **settings)
     assert episodes_by_step(run.path) == dict.fromkeys(TENTHS, 1) | {2_000: 4}
@@ -275,7 +275,7 @@ def test_default_evaluations_are_at_tenths_of_the_budget_with_as_many_episodes_a
     asked = mv.train(Long, run_dir=tmp_path / "asked", **{**settings, "evaluate_every": 500})
     assert episodes_by_step(asked.path) == dict.fromkeys([500, 1_000, 1_500, 2_000], 4)
     target = mv.train(Long, run_dir=tmp_path / "target", **{**settings, "target_return": 50.0})
-    assert episodes_by_step(target.path) == {200: 4}  # there it ends
+    assert episodes_by_step(target.path) == {200: 4}  # the run ends there
     brief = mv.train(Long, run_dir=tmp_path / "brief", **{**settings, "num_envs": 1, "env_steps": 100})
     assert episodes_by_step(brief.path) == {25: 1, 100: 4}, "evaluations took longer than the training"
 
@@ -299,7 +299,7 @@ def test_default_evaluations_change_no_bit_of_the_training(tmp_path: Path) -> No
         (10_000, 0, 20.0, 1, 10),  # no more than a run's evaluations have
         (10_000, 0, 300.0, 1, 3),
         (20_000, 1_500, 300.0, 1, 1),
-        (20_000, 9_000, 500.0, 1, 1),  # too much was spent before: the least
+        (20_000, 9_000, 500.0, 1, 1),  # too much was spent before: the minimum
         (10_000, 0, 300.0, 2, 2),  # whole rounds of sides
         (20_000, 9_000, 500.0, 2, 2),
         (10_000, 0, 10_001.0, 1, 0),
@@ -308,7 +308,9 @@ def test_default_evaluations_change_no_bit_of_the_training(tmp_path: Path) -> No
         (10_000, 0, 6_000.0, 2, 0),
     ],
 )
-def test_affordable_episodes(trained: int, evaluated: int, length: float, least: int, expected: int) -> None:
+def test_affordable_episodes_follow_from_steps_length_and_minimum(
+    trained: int, evaluated: int, length: float, least: int, expected: int
+) -> None:
     config = TrainConfig(env_steps=100_000)
     assert affordable_episodes(config, trained, evaluated, length, least) == expected
 
@@ -322,7 +324,7 @@ def test_default_evaluations_against_an_opponent_play_every_side(tmp_path: Path)
     assert all({"evaluation_wins/player_0", "evaluation_wins/player_1"} <= line.keys() for line in lines)
 
 
-def test_of_equally_good_evaluations_the_best_is_the_one_with_more_episodes(
+def test_equally_good_evaluation_with_more_episodes_is_the_best(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def evaluated(envs: Any, policies: Any, episodes: int, *more: Any, **named: Any) -> Evaluation:
@@ -349,9 +351,7 @@ class SaveableOnceReset(Saveable):
 
 
 @pytest.mark.fault("D5")
-def test_few_episodes_on_many_envs_leave_every_env_with_a_state(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_env_states_are_saved_if_episodes_are_fewer_than_envs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {
         **SMALL,
         "env_steps": 1_000,
@@ -365,7 +365,7 @@ def test_few_episodes_on_many_envs_leave_every_env_with_a_state(
 
 
 @pytest.mark.fault("D5")
-def test_a_resumed_run_evaluates_when_the_whole_one_would_have(tmp_path: Path) -> None:
+def test_resumed_run_evaluates_at_the_same_steps_as_an_uninterrupted_one(tmp_path: Path) -> None:
     settings = {**SMALL, "evaluation_episodes": 10, "env_steps": 3_000, "evaluate_every": None}
 
     class Interrupts(mv.Hook):

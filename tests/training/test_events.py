@@ -1,4 +1,4 @@
-"""Events of a run: which ones, in which order, and that no sink can end the run."""
+"""Events of a run: their kinds and order, and that no sink can end the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW |= {"executor": "serial", "hidden_sizes": (8,), "evaluate_every": 128}
 
 
 class Recorder(events.Sink):
-    """Keeps the events it receives; raises at every one of a kind if it `fails`."""
+    """A sink that keeps the events, or raises at every event of the kind `fails`."""
 
     def __init__(self, fails: type | tuple[type, ...] = ()) -> None:
         self.received: list[events.Event] = []
@@ -38,7 +38,7 @@ class Recorder(events.Sink):
         self.closed += 1
 
     def kinds(self) -> list[str]:
-        """Without those that depend on how well the run goes."""
+        """The kinds of the events, without those that depend on the results of the run."""
         left_out = events.EpisodesEnded, events.CheckpointSaved
         return [type(event).__name__ for event in self.received if not isinstance(event, left_out)]
 
@@ -52,7 +52,7 @@ def lines_of(run: mv.Run, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.path / name).read_text().splitlines()]
 
 
-def test_events_of_run_in_order_with_what_its_files_have(tmp_path: Path) -> None:
+def test_events_of_a_run_are_in_order_with_the_contents_of_its_files(tmp_path: Path) -> None:
     recorder = Recorder()
     run = started(tmp_path / "run", recorder)
     assert recorder.kinds() == [
@@ -74,7 +74,7 @@ def test_events_of_run_in_order_with_what_its_files_have(tmp_path: Path) -> None
     assert recorder.closed == 1
 
 
-def test_files_come_before_other_sinks_and_these_before_hooks(tmp_path: Path) -> None:
+def test_files_receive_events_before_other_sinks_and_those_before_hooks(tmp_path: Path) -> None:
     seen: list[Any] = []
 
     class LooksAtFiles(events.Sink):

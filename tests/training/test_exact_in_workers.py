@@ -1,5 +1,5 @@
-"""In worker processes: HalfCheetah, killed in any phase and resumed, has the weights of a run that was left alone; and
-what a policy says has the same bits on any number of workers."""
+"""In worker processes: HalfCheetah, killed in any phase and resumed, has the weights of an uninterrupted run; the
+policy's outputs have equal bits on any number of workers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ mv.train(env, run_dir=home, **settings)
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """In this process: where envs run makes no difference."""
+    """In this process: the place of the envs makes no difference."""
     pytest.importorskip("mujoco")
     home = tmp_path_factory.mktemp("whole") / "run"
     return mv.train(ENV, run_dir=home, **{**RUN, "executor": "serial", "workers": None}).path
@@ -82,7 +82,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize(("phase", "at"), [("collect", 3), ("learn", 13), ("evaluate", 20), ("save", 14)])
-def test_killed_in_any_phase_it_ends_with_the_same_weights(
+def test_run_killed_in_any_phase_ends_with_equal_weights(
     phase: str, at: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home = tmp_path / "run"
@@ -106,7 +106,7 @@ class Raw(mv.Hook):
         self.actions.append(rollout.actions.tobytes())
 
 
-def test_what_the_policy_says_has_the_same_bits_on_one_to_eight_workers(tmp_path: Path) -> None:
+def test_policy_outputs_have_equal_bits_on_one_to_eight_workers(tmp_path: Path) -> None:
     settings = {**RUN, "env_steps": 192, "steps_per_env": 12, "evaluation_envs": 1, "evaluate_every": 0}
     said = []
     for workers in range(1, 9):
@@ -116,8 +116,8 @@ def test_what_the_policy_says_has_the_same_bits_on_one_to_eight_workers(tmp_path
     assert len(said[0]) == 2 and all(one == said[0] for one in said)
 
 
-def test_and_with_another_kernel_of_the_matrix_product() -> None:
-    file = f"{__file__}::{test_what_the_policy_says_has_the_same_bits_on_one_to_eight_workers.__name__}"
+def test_policy_outputs_have_equal_bits_with_another_matrix_kernel() -> None:
+    file = f"{__file__}::{test_policy_outputs_have_equal_bits_on_one_to_eight_workers.__name__}"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     done = subprocess.run(command, env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:]

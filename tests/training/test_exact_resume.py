@@ -1,4 +1,4 @@
-"""A run that was killed, anywhere, and resumed ends as one that was never interrupted: bit for bit."""
+"""A run that is killed anywhere and resumed ends equal to one that was never interrupted, bit for bit."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ print("finished")
 def go_on(
     programs: ForkedPrograms, home: Path, first: bool, settings: dict[str, Any], where: str = "", at: int = 0
 ) -> bool:
-    """Train, or resume, in a process of its own that kills itself at that moment; whether it lived to the end."""
+    """Train, or resume, in a separate process that kills itself at that moment; return whether it reached the end."""
     done = programs.run(KILLED, json.dumps([str(home), first, settings, where, at]))
     if done.returncode == -signal.SIGKILL:
         return False
@@ -89,7 +89,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=lambda deaths: "-".join(f"{where}{at}" for where, at in deaths),
 )
-def test_a_killed_run_ends_as_if_nothing_had_happened(
+def test_killed_run_resumes_exactly(
     deaths: list[tuple[str, int]], uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home, settings = tmp_path / "run", {**SMALL, "checkpoint_every_s": 0.0}
@@ -104,15 +104,15 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("executor", ["thread", "process", "hybrid"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_wherever_the_envs_run_the_weights_are_the_same(
+def test_executor_and_worker_count_do_not_change_the_weights(
     executor: str, workers: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**SMALL, "executor": executor, "workers": workers})
     assert digest(run.path) == digest(uninterrupted)
 
 
-def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Path) -> None:
-    """Nothing in these settings looks at the budget, so half a run and its other half are one."""
+def test_run_with_a_longer_budget_continues_exactly(uninterrupted: Path, tmp_path: Path) -> None:
+    """None of these settings depends on the budget, so the two halves of a run equal the whole."""
     half = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**SMALL, "env_steps": 1_000})
     assert half.summary["env_steps"] == 1_000
     mv.resume(half, env_steps=2_000)
@@ -121,10 +121,10 @@ def test_a_longer_budget_goes_on_from_the_end(uninterrupted: Path, tmp_path: Pat
 
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
-def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
+def test_signal_saves_and_ends_the_run_which_resumes_exactly(
     number: signal.Signals, code: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
-    """It is sent from inside a rollout: what was collected since the last update is collected again later."""
+    """It is sent in the middle of a rollout: rows since the last update are collected again later."""
     home = tmp_path / "run"
     script = (
         "import os, sys, signal, multiverse as mv\n"
@@ -149,7 +149,7 @@ def test_a_signal_saves_and_ends_and_the_run_goes_on_later(
 
 
 class Forgetful:
-    """An env whose steps depend on a generator that no seed sets: it cannot be played again."""
+    """An env whose steps depend on a generator that no seed sets: it cannot be repeated."""
 
     def __new__(cls) -> Any:
         import gymnasium as gym
@@ -163,7 +163,7 @@ class Forgetful:
 
 
 @pytest.mark.fault("D5")
-def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
+def test_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = mv.train(Forgetful, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
@@ -175,7 +175,7 @@ def test_an_env_that_cannot_be_replayed_is_named_and_its_episode_ends(
 
 
 class Generous:
-    """An env whose rewards, and nothing else, are drawn from a generator that no seed sets."""
+    """An env of which only the rewards are drawn from a generator that no seed sets."""
 
     def __new__(cls) -> Any:
         class Lottery(gym.RewardWrapper):  # type: ignore[type-arg]
@@ -186,14 +186,14 @@ class Generous:
 
 
 @pytest.mark.fault("D5")
-def test_an_env_whose_rewards_cannot_be_replayed_is_named_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_env_whose_rewards_differ_in_replay_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = mv.train(Generous, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 500})
     assert mv.resume(run, env=Generous, env_steps=600).summary["env_steps"] == 600
     assert "could not be restored: replayed from its seed, the episode returned other rewards" in caplog.text
 
 
 class Dials(gym.Env):  # type: ignore[type-arg]
-    """Episodes longer than a rollout, and actions that are arrays, counted from 1."""
+    """Env with episodes longer than a rollout, and arrays as actions, counted from 1."""
 
     def __init__(self) -> None:
         self.observation_space = spaces.Box(-99, 99, (2,), np.float32)
@@ -213,22 +213,24 @@ class Dials(gym.Env):  # type: ignore[type-arg]
 
 
 @pytest.mark.fault("D5")
-def test_actions_that_are_arrays_are_kept_as_they_were(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_array_actions_are_replayed_exactly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = mv.train(Dials, run_dir=tmp_path / "whole", **{**SMALL, "env_steps": 1_000})
     half = mv.train(Dials, run_dir=tmp_path / "half", **{**SMALL, "env_steps": 500})
     mv.resume(half, env=Dials, env_steps=1_000)
     assert "could not be restored" not in caplog.text and digest(half.path) == digest(whole.path)
 
 
-def test_what_only_an_env_inside_a_wrapper_can_save_is_played_again() -> None:
-    """A time limit has a count of its own, which the env inside knows nothing of."""
+def test_wrapped_env_that_only_saves_inside_is_replayed() -> None:
+    """A time limit has a count that the env inside does not know."""
     with mv.make_vec(lambda: Saveable(True), 2, "serial") as envs:
         assert envs.can_be_saved()
     with mv.make_vec(lambda: gym.wrappers.TimeLimit(Saveable(True), 9), 2, "serial") as envs:
         assert not envs.can_be_saved()
 
 
-def test_a_state_that_no_file_can_hold_is_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_env_state_that_no_file_can_hold_is_reported_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     class Strange(Saveable):
         def save_state(self) -> Any:
             return {"self": self}
@@ -240,11 +242,11 @@ def test_a_state_that_no_file_can_hold_is_told_at_the_start(tmp_path: Path, capl
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("as_bytes", [True, False])
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_envs_that_can_be_saved_are(
+def test_saveable_envs_are_restored_from_their_states(
     executor: str, as_bytes: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each env draws from a generator of its own, so that only its state can bring it back. Two halves are one whole:
-    that is asked of the very envs, since nobody else can be like them."""
+    """Each env draws from its own generator, so that only its state can restore it. Two halves must equal the whole
+    with the very same envs, because no other env can equal them."""
     settings = {**SMALL, "env_steps": 700, "executor": executor, "env_kwargs": {"as_bytes": as_bytes}}
     first = mv.train(Saveable, run_dir=tmp_path / "run", **settings)
     twins = [tmp_path / "one", tmp_path / "other"]
@@ -254,4 +256,4 @@ def test_envs_that_can_be_saved_are(
     assert digest(twins[0]) == digest(twins[1])
     assert "could not be restored" not in caplog.text
     lengths = [line["length"] for line in lines_of(twins[0], "episodes.jsonl")]
-    assert set(lengths) == {30}  # episodes that were under way went on
+    assert set(lengths) == {30}  # episodes in progress were continued

@@ -1,4 +1,4 @@
-"""What lies in a run's directory: no link is followed, others' things stay, and which checkpoint a run goes on from."""
+"""Contents of a run's directory: links are refused, foreign files stay, and named checkpoints are used."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def linked(run: Path, name: str, target: Path) -> None:
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", [*OWN_FILES, *OWN_FOLDERS, *ASIDE])
 @pytest.mark.parametrize("go", [resumed, mv.load, evaluate])
-def test_a_link_in_a_run_is_not_followed(go: Callable[..., Any], name: str, plain: Path, tmp_path: Path) -> None:
-    """It leads to somebody's own things, which look like a run's."""
+def test_symbolic_link_in_a_run_is_refused(go: Callable[..., Any], name: str, plain: Path, tmp_path: Path) -> None:
+    """It leads to files of the user that look like those of a run."""
     run, victim = (Path(shutil.copytree(plain, tmp_path / place)) for place in ("run", "victim"))
     other = victim / ("metrics.jsonl" if name in OWN_FILES else "checkpoints/best")
     linked(run, name, victim / name if (victim / name).exists() else other)
@@ -70,7 +70,7 @@ def test_a_link_in_a_run_is_not_followed(go: Callable[..., Any], name: str, plai
 
 
 @pytest.mark.fault("E7")
-def test_a_checkpoint_that_is_a_link_to_another_runs_is_not_followed(plain: Path, tmp_path: Path) -> None:
+def test_checkpoint_that_is_a_symbolic_link_is_refused(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     linked(run, "checkpoints/best", plain / "checkpoints" / "best")
     with pytest.raises(mv.errors.InvalidRequest, match="is a symbolic link"):
@@ -78,7 +78,7 @@ def test_a_checkpoint_that_is_a_link_to_another_runs_is_not_followed(plain: Path
 
 
 @pytest.mark.fault("E7")
-def test_a_link_that_appears_later_is_not_followed_either(tmp_path: Path) -> None:
+def test_symbolic_link_created_later_is_refused(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine\n")
     (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "victim")
     for touch in (LineFile, lambda path: cut(path, 0), lambda path: list(read_lines(path))):
@@ -93,7 +93,7 @@ def test_a_link_that_appears_later_is_not_followed_either(tmp_path: Path) -> Non
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("command", ["resume", "evaluate", "mv.resume"])
-def test_a_seed_of_a_set_that_is_a_link_is_not_followed(
+def test_seed_directory_that_is_a_symbolic_link_is_refused(
     command: str, exists: bool, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     elsewhere, several = Path(shutil.copytree(plain, tmp_path / "elsewhere")), tmp_path / "several"
@@ -114,7 +114,7 @@ def test_a_seed_of_a_set_that_is_a_link_is_not_followed(
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", ["config.yaml", "seeds.json", "origin.json"])
-def test_a_file_of_a_set_that_is_a_link_is_not_followed(
+def test_file_of_a_seed_set_that_is_a_symbolic_link_is_refused(
     name: str, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     several, elsewhere = tmp_path / "several", tmp_path / "elsewhere"
@@ -128,7 +128,7 @@ def test_a_file_of_a_set_that_is_a_link_is_not_followed(
     assert f"{name} is a symbolic link, which is not followed" in capsys.readouterr().err
 
 
-def test_a_run_that_a_link_of_the_users_leads_to_is_followed(plain: Path, tmp_path: Path) -> None:
+def test_symbolic_link_to_a_run_is_followed(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     (tmp_path / "latest").symlink_to(run)
     assert mv.resume(tmp_path / "latest", env_steps=200).summary["env_steps"] == 200
@@ -139,7 +139,7 @@ def test_a_run_that_a_link_of_the_users_leads_to_is_followed(plain: Path, tmp_pa
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", OWN_FILES)
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_of_a_run_is_refused_in_one_sentence(
+def test_special_file_in_a_run_is_refused_in_one_line(
     make: Callable[[Path], None], name: str, plain: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
@@ -152,7 +152,7 @@ def test_what_is_no_file_of_a_run_is_refused_in_one_sentence(
 
 # -- only what we wrote ----------------------------------------------------------------------------------------------
 @pytest.mark.fault("E7")
-def test_what_others_keep_beside_checkpoints_is_neither_read_nor_removed(plain: Path, tmp_path: Path) -> None:
+def test_foreign_files_beside_checkpoints_are_neither_read_nor_removed(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     folder = run / "checkpoints"
     ours = contents(run)
@@ -173,7 +173,7 @@ def test_what_others_keep_beside_checkpoints_is_neither_read_nor_removed(plain: 
 
 
 @pytest.mark.fault("E7")
-def test_what_others_keep_inside_a_checkpoint_outlives_it(
+def test_foreign_files_inside_a_checkpoint_are_kept(
     plain: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
@@ -194,7 +194,7 @@ def test_what_others_keep_inside_a_checkpoint_outlives_it(
 
 # -- which checkpoint ------------------------------------------------------------------------------------------------
 class Begins(mv.Hook):
-    """Where each part of a run begins."""
+    """Hook that notes where each part of a run begins."""
 
     def __init__(self) -> None:
         self.env_steps: list[int] = []
@@ -206,7 +206,7 @@ class Begins(mv.Hook):
 
 
 class Saves(mv.Hook):
-    """A checkpoint after every update."""
+    """Hook that saves a checkpoint after every update."""
 
     def on_update(self, trainer: Any, report: Any) -> None:
         trainer.save()
@@ -219,9 +219,7 @@ def long(tmp_path: Path) -> Path:
 
 
 @pytest.mark.fault("D5")
-def test_a_run_goes_on_from_the_checkpoint_that_is_named(
-    long: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_resumes_from_a_named_checkpoint(long: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     whole = Path(shutil.copytree(long, tmp_path / "whole"))
     begun = Begins()
     again = mv.resume(long / "checkpoints" / "step-000000000200", hooks=[begun])
@@ -232,7 +230,7 @@ def test_a_run_goes_on_from_the_checkpoint_that_is_named(
 
 
 @pytest.mark.fault("D5")
-def test_a_run_goes_on_from_its_best(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_resumes_from_its_best_checkpoint(long: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(
             "multiverse.training.env_states.evaluate", lambda *_, **more: Evaluation((-1.0,), (1,))
@@ -245,7 +243,7 @@ def test_a_run_goes_on_from_its_best(long: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.fault("D3")
-def test_a_named_checkpoint_that_is_broken_is_an_error_and_costs_nothing(long: Path) -> None:
+def test_broken_named_checkpoint_is_an_error_and_changes_nothing(long: Path) -> None:
     (long / "checkpoints" / "step-000000000300" / "state.json").write_text("{}")
     before = contents(long)
     with pytest.raises(CheckpointBroken, match="step-000000000300"):
@@ -254,7 +252,7 @@ def test_a_named_checkpoint_that_is_broken_is_an_error_and_costs_nothing(long: P
 
 
 @pytest.mark.fault("D3")
-def test_a_run_that_has_lost_its_checkpoints_is_an_error_and_no_fresh_start(plain: Path, tmp_path: Path) -> None:
+def test_run_that_lost_its_checkpoints_is_an_error_and_no_fresh_start(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     for path in (run / "checkpoints").iterdir():
         shutil.rmtree(path)
@@ -271,7 +269,7 @@ def test_a_run_that_has_lost_its_checkpoints_is_an_error_and_no_fresh_start(plai
 
 
 @pytest.mark.fault("D3")
-def test_a_run_of_an_older_version_tells_by_its_summary_that_it_had_one(plain: Path, tmp_path: Path) -> None:
+def test_summary_of_an_older_version_shows_that_a_checkpoint_existed(plain: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").mkdir()
@@ -281,7 +279,7 @@ def test_a_run_of_an_older_version_tells_by_its_summary_that_it_had_one(plain: P
 
 
 @pytest.mark.fault("D3")
-def test_a_run_that_never_had_a_checkpoint_begins_anew_and_says_so(
+def test_run_that_never_had_a_checkpoint_starts_again_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stumbles(mv.Hook):

@@ -1,4 +1,4 @@
-"""Runs on small images, which dense layers look at."""
+"""Runs on small images, with dense layers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ FEW: dict[str, Any] = {"num_envs": 2, "evaluate_every": 0, "evaluation_episodes"
 
 
 def test_policy_of_small_images_is_learned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unscaled, every unit saturates: the return stays at that of a coin, 10."""
+    """Without scaling every unit would saturate, and the return would stay at 10, that of random actions."""
     settings = {"num_envs": 8, "env_steps": 12_000, "executor": "serial", "seed": 1, "evaluate_every": 0}
     run = mv.train(Pictures, env_kwargs={"shape": (20, 20, 3)}, run_dir=tmp_path / "run", **settings)
     assert run.summary["evaluation"]["mean_return"] > 17
-    told = "Observations: image 20×20×3 flattened, bytes scaled to [0, 1]; 1,200 inputs to the dense layers"
-    assert told in capsys.readouterr().err
+    message = "Observations: image 20×20×3 flattened, bytes scaled to [0, 1]; 1,200 inputs to the dense layers"
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])

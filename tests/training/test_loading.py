@@ -1,4 +1,4 @@
-"""`mv.load`: the policy that a run holds, without its env, its algorithm and torch."""
+"""`mv.load`: the policy of a run, without its env, its algorithm and torch."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
     return mv.train("CartPole-v1", run_dir=tmp_path_factory.mktemp("runs") / "run", **SMALL)
 
 
-def test_it_needs_neither_torch_nor_the_env(run: mv.Run) -> None:
+def test_load_needs_neither_torch_nor_the_env(run: mv.Run) -> None:
     done = subprocess.run([sys.executable, "-c", BARE, str(run.path)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    told, actions = done.stdout.splitlines()
-    assert told.startswith("<policy of ppo for CartPole-v1 after ") and told.endswith("→ Discrete(2)>")
+    output, actions = done.stdout.splitlines()
+    assert output.startswith("<policy of ppo for CartPole-v1 after ") and output.endswith("→ Discrete(2)>")
     policy = mv.load(run)
     one = policy.act(np.array([0.0, 0.1, 0.05, -0.2], np.float32))
     assert actions == f"{one} {policy.act(np.zeros((3, 4))).tolist()}"
 
 
-def test_no_env_is_built(run: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_builds_no_env(run: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **more: object) -> None:
         raise AssertionError("an env was built")
 
@@ -52,14 +52,14 @@ def test_no_env_is_built(run: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
 
 
-def test_what_is_loaded_acts_as_the_algorithm_did(run: mv.Run) -> None:
+def test_loaded_policy_acts_as_the_algorithm(run: mv.Run) -> None:
     loaded, made = mv.load(run), mv.load(run, env="CartPole-v1")
     rows = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     assert (loaded.act(rows) == made.act(rows)).all()
     assert [loaded.act(row) for row in rows] == made.act(rows).tolist()
 
 
-def test_act_refuses_a_batch_without_rows_and_rewards_that_do_not_fit(run: mv.Run) -> None:
+def test_act_refuses_batches_without_rows_and_rewards_of_wrong_shape(run: mv.Run) -> None:
     policy, one = mv.load(run), np.zeros(4, np.float32)
     with pytest.raises(mv.errors.InvalidRequest, match=r"has shape \(0, 4\): a batch needs at least one row"):
         policy.act(np.zeros((0, 4), np.float32))
@@ -92,7 +92,7 @@ def remembering(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
         ([0.0, 0.0, 0.0], 1e300, "the previous reward is 1e[+]300, which is too large for float32"),
     ],
 )
-def test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them(
+def test_non_finite_values_are_refused_before_they_reach_the_memory(
     remembering: mv.Run, observation: Any, reward: float, message: str
 ) -> None:
     disturbed, undisturbed, first = mv.load(remembering), mv.load(remembering), np.array([0.1, 0.9, 0.2])
@@ -105,7 +105,7 @@ def test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them(
 
 
 @pytest.mark.fault("B1")
-def test_no_agent_acts_where_the_observation_of_another_is_not_finite(tmp_path: Path) -> None:
+def test_non_finite_observation_of_one_agent_changes_no_memory(tmp_path: Path) -> None:
     settings = {**SMALL, "env_steps": 100, "memory": "gru", "memory_size": 8}
     policies = mv.load(mv.train(Pair, run_dir=tmp_path / "run", **settings))
     policies.act({"left": np.zeros(2), "right": np.zeros(2)})
@@ -115,8 +115,8 @@ def test_no_agent_acts_where_the_observation_of_another_is_not_finite(tmp_path: 
     assert policies["left"]._memory is before
 
 
-def test_draws_repeat_with_their_seed(tmp_path: Path) -> None:
-    """Of several agents each has draws of its own."""
+def test_sampled_actions_repeat_with_their_seed(tmp_path: Path) -> None:
+    """Each of several agents draws independently."""
     run = mv.train("Pendulum-v1", run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
     policy, seen, drawn = mv.load(run), np.zeros(3, np.float32), []
     for seed in (1, 1, 2):
@@ -133,7 +133,7 @@ def test_draws_repeat_with_their_seed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1"])
-def test_policies_of_every_algorithm_are_held(algorithm: str, env: str, tmp_path: Path) -> None:
+def test_policies_of_every_algorithm_can_be_loaded(algorithm: str, env: str, tmp_path: Path) -> None:
     small = {key: value for key, value in SMALL.items() if key in ("num_envs", "executor", "evaluation_episodes")}
     run = mv.train(env, algorithm, run_dir=tmp_path / "run", env_steps=200, steps_per_env=20, preset=False, **small)
     policy = mv.load(run)

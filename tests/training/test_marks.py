@@ -1,4 +1,4 @@
-"""Envs that save themselves: whenever a run is left, what is saved is the state after its last update, or nothing."""
+"""Envs that save their state: whenever a run ends, the saved state is that after its last update, or none."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ RUN = {**SMALL, "num_envs": 2, "env_steps": 300}  # six rollouts of 50 env steps
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing happens to."""
+    """The uninterrupted run."""
     return mv.train(Wanderer, run_dir=tmp_path_factory.mktemp("whole") / "run", **RUN).path
 
 
 def worth(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much of a rollout's time a save may take, for states to be taken at every mark."""
+    """Set the share of a rollout's time that a save may take for states to be taken at every mark."""
     monkeypatch.setattr(env_states, "MAX_SHARE_OF_ROLLOUT", share)
 
 
 class Stumbles(mv.Hook):
-    """Saves after the first update, and fails in the fourth rollout."""
+    """Hook that saves after the first update, and fails in the fourth rollout."""
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
         if trainer.clock.updates == 1:
@@ -50,7 +50,7 @@ class Stumbles(mv.Hook):
 
 @pytest.mark.fault("G8")
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_a_hook_that_fails_inside_a_rollout_costs_that_rollout_only(
+def test_hook_that_fails_inside_a_rollout_costs_only_that_rollout(
     executor: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worth(ALWAYS, monkeypatch)
@@ -63,7 +63,7 @@ def test_a_hook_that_fails_inside_a_rollout_costs_that_rollout_only(
 
 @pytest.mark.fault("G8")
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_an_env_that_fails_inside_a_rollout_costs_that_rollout_only(
+def test_env_that_fails_inside_a_rollout_costs_only_that_rollout(
     executor: str, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worth(ALWAYS, monkeypatch)
@@ -75,7 +75,7 @@ def test_an_env_that_fails_inside_a_rollout_costs_that_rollout_only(
 
 
 @pytest.mark.fault("G8")
-def test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_loss_is_told(
+def test_slow_env_states_prevent_saving_inside_a_rollout_with_a_warning(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worth(NEVER, monkeypatch)
@@ -88,7 +88,7 @@ def test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_lo
 
 
 @pytest.mark.fault("G8")
-def test_a_hook_that_saves_inside_a_rollout_is_told_that_nothing_was(
+def test_save_by_a_hook_inside_a_rollout_is_skipped_with_a_warning(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class TooSoon(mv.Hook):
@@ -102,7 +102,7 @@ def test_a_hook_that_saves_inside_a_rollout_is_told_that_nothing_was(
 
 @contextmanager
 def interrupted_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Ctrl-C in the step of that number, counted over the run; yields the number of steps that were taken."""
+    """Ctrl-C in the step of that number, counted over the run; yields the number of taken steps."""
     before, steps = Rows.act, [0]
 
     def step(*arguments: Any) -> Any:
@@ -118,7 +118,7 @@ def interrupted_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 @pytest.mark.fault("G8", "A14")
-def test_a_stop_does_not_wait_for_the_rollout_where_the_states_are_at_hand(
+def test_stop_ends_at_once_if_env_states_are_available(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worth(ALWAYS, monkeypatch)
@@ -130,7 +130,7 @@ def test_a_stop_does_not_wait_for_the_rollout_where_the_states_are_at_hand(
 
 
 @pytest.mark.fault("G8", "A14")
-def test_a_stop_waits_for_the_rollout_where_they_are_not(
+def test_stop_waits_for_the_rollout_without_env_states(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worth(NEVER, monkeypatch)
@@ -143,7 +143,7 @@ def test_a_stop_waits_for_the_rollout_where_they_are_not(
 
 @pytest.mark.fault("G8")
 @pytest.mark.parametrize(("share", "saves"), [(ALWAYS, 2 + 6), (NEVER, 2 + 1 + 1)])
-def test_whether_states_are_taken_at_every_mark_is_decided_once(
+def test_taking_env_states_at_every_update_is_decided_once(
     share: float, saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each env twice at the start, then after every update, or after the first and for the last checkpoint only; and
@@ -156,7 +156,7 @@ def test_whether_states_are_taken_at_every_mark_is_decided_once(
 
 @pytest.mark.fault("G8")
 @pytest.mark.parametrize("fault", ["save die", "save hang"])
-def test_a_worker_lost_while_its_envs_are_saved_costs_their_episodes_only(
+def test_worker_lost_while_saving_env_states_costs_only_its_episodes(
     fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     worth(ALWAYS, monkeypatch)
@@ -171,7 +171,7 @@ def test_a_worker_lost_while_its_envs_are_saved_costs_their_episodes_only(
 
 @pytest.mark.fault("G2", "D5")
 @pytest.mark.parametrize("fault", ["restore die", "restore hang"])
-def test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on(
+def test_worker_lost_while_restoring_env_states_is_named_and_the_run_continues(
     fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     kwargs = {"note": str(tmp_path / "note"), "fault": fault}
@@ -183,7 +183,7 @@ def test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on(
 
 
 @pytest.mark.fault("G8")
-def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
+def test_failed_update_saves_nothing_and_reports_the_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: Any) -> None:
@@ -199,7 +199,7 @@ def test_an_update_that_fails_saves_nothing_and_the_loss_is_told(
     assert "an update is running; if resumed, the run continues from 50 env steps" in caplog.text
 
 
-def test_a_run_whose_states_no_file_can_hold_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_run_with_unsaveable_env_states_can_be_resumed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Strange(Wanderer):
         def save_state(self) -> Any:
             return {"self": self}

@@ -1,4 +1,4 @@
-"""Runs with memory: they learn what nobody learns without, and are as exact as all others."""
+"""Runs with a memory: they learn what cannot be learned without, and resume exactly."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # -- learning ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_a_maze_is_solved_by_memory_and_by_chance_without(memory: Any, tmp_path: Path) -> None:
+def test_maze_is_solved_with_a_memory_and_not_without(memory: Any, tmp_path: Path) -> None:
     returns = {}
     for kind in (memory, None):
         run = mv.train("multiverse/TMaze-v0", run_dir=tmp_path / str(kind), **{**MAZE, "memory": kind})
@@ -41,8 +41,8 @@ def test_a_maze_is_solved_by_memory_and_by_chance_without(memory: Any, tmp_path:
     assert returns[memory] > 0.9 and returns[None] < 0.7
 
 
-def test_what_lies_further_back_than_a_chunk_is_not_learned(tmp_path: Path) -> None:
-    """The sign is ten rows old at the junction."""
+def test_information_older_than_a_chunk_is_not_learned(tmp_path: Path) -> None:
+    """At the junction the sign is ten rows back."""
     returns = {}
     for length in (4, 16):
         settings = {**MAZE, "env_kwargs": {"length": 10}, "env_steps": 48_000, "memory": "lstm", "chunk_length": length}
@@ -53,7 +53,7 @@ def test_what_lies_further_back_than_a_chunk_is_not_learned(tmp_path: Path) -> N
 
 # -- exactness ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("executor", "workers"), [("process", 1), ("process", 2), ("process", 3), ("hybrid", 2)])
-def test_wherever_the_envs_run_the_weights_are_the_same(
+def test_executor_and_worker_count_do_not_change_the_weights(
     executor: str, workers: int, uninterrupted: Path, tmp_path: Path
 ) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", **{**REMEMBERING, "executor": executor, "workers": workers})
@@ -61,7 +61,7 @@ def test_wherever_the_envs_run_the_weights_are_the_same(
 
 
 @pytest.mark.parametrize(("where", "at"), [("collect", 130), ("learn", 11), ("save", 31)])
-def test_a_killed_run_ends_as_if_nothing_had_happened(
+def test_killed_run_resumes_exactly(
     where: str, at: int, uninterrupted: Path, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     assert not go_on(programs, tmp_path / "run", True, REMEMBERING, where, at), "it should have died on the way"
@@ -84,7 +84,7 @@ def played(policy: Any, seed: int) -> float:
     return total
 
 
-def test_a_loaded_policy_plays_as_evaluations_do(uninterrupted: Path) -> None:
+def test_loaded_policy_plays_as_in_evaluations(uninterrupted: Path) -> None:
     from multiverse.core.seeds import evaluation_seed
 
     policy, found = mv.load(uninterrupted), evaluate(uninterrupted, episodes=4, seed=0)
@@ -92,7 +92,7 @@ def test_a_loaded_policy_plays_as_evaluations_do(uninterrupted: Path) -> None:
     assert len(set(found.returns)) > 1
 
 
-def test_it_remembers_from_call_to_call_until_it_is_reset(uninterrupted: Path) -> None:
+def test_loaded_policy_keeps_its_memory_until_reset(uninterrupted: Path) -> None:
     policy, rng = mv.load(uninterrupted), np.random.default_rng(0)
     rows = rng.normal(size=(6, 4)).astype(np.float32)
 
@@ -107,7 +107,7 @@ def test_it_remembers_from_call_to_call_until_it_is_reset(uninterrupted: Path) -
     assert (remembered(0, 1) != remembered(0, 1, reward=-3.0)).any()
 
 
-def test_what_it_remembers_is_not_lost_because_there_are_other_rows(uninterrupted: Path) -> None:
+def test_other_number_of_rows_without_reset_is_refused(uninterrupted: Path) -> None:
     policy, rows = mv.load(uninterrupted), np.zeros((6, 4), np.float32)
     policy.act(rows)
     with pytest.raises(mv.errors.InvalidRequest, match=r"4 rows after 6 .*.*reset\(\) first"):
@@ -117,7 +117,7 @@ def test_what_it_remembers_is_not_lost_because_there_are_other_rows(uninterrupte
     policy.act(rows[:4])
 
 
-def test_loading_one_needs_no_torch(uninterrupted: Path) -> None:
+def test_loading_a_recurrent_policy_needs_no_torch(uninterrupted: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import numpy as np, multiverse as mv\n"

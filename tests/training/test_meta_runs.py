@@ -1,4 +1,4 @@
-"""Runs with a memory from replay, and over tasks: exact wherever they run and resume, held-out tasks, and acting."""
+"""Runs with replay and memory, or with tasks: exact resumes and executors, held-out tasks, and acting."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_workers_collect_what_the_caller_does_and_the_weights_are_the_same(
-    name: str, uninterrupted: dict[str, Path], tmp_path: Path
-) -> None:
+def test_collection_in_workers_gives_equal_weights(name: str, uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     run = trained(tmp_path / "run", EACH[name], executor="process", workers=2)
     assert digest(run.path) == digest(uninterrupted[name])
 
@@ -65,7 +63,7 @@ def test_workers_collect_what_the_caller_does_and_the_weights_are_the_same(
         ("discrete sac, memory", "save", 14),
     ],
 )
-def test_a_killed_run_ends_as_if_nothing_had_happened(
+def test_killed_run_resumes_exactly(
     name: str, where: str, at: int, uninterrupted: dict[str, Path], tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home, settings = tmp_path / "run", EACH[name]
@@ -77,18 +75,18 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------
-def test_evaluations_are_on_held_out_tasks_and_tell_each_episode(uninterrupted: dict[str, Path]) -> None:
+def test_evaluations_use_held_out_tasks_and_report_each_episode(uninterrupted: dict[str, Path]) -> None:
     found = evaluate(uninterrupted["sac, memory"], episodes=8)
     assert np.shape(found.by_episode) == (8, 2) and np.shape(found.success) == (8, 2)
     np.testing.assert_allclose(np.sum(found.by_episode, axis=1), found.returns, rtol=1e-6)
-    told = found.summary()
-    assert told["mean_return/episode_1"] + told["mean_return/episode_2"] == pytest.approx(told["mean_return"])
-    assert 0.0 <= told["success_rate/episode_2"] <= 1.0
+    result = found.summary()
+    assert result["mean_return/episode_1"] + result["mean_return/episode_2"] == pytest.approx(result["mean_return"])
+    assert 0.0 <= result["success_rate/episode_2"] <= 1.0
     last = [line for line in lines_of(uninterrupted["sac, memory"], "metrics.jsonl") if "evaluation_episodes" in line]
     assert {"evaluation_mean_return/episode_2", "evaluation_success_rate/episode_1"} <= last[-1].keys()
 
 
-def test_train_and_evaluation_tasks_are_drawn_once_and_share_none() -> None:
+def test_train_and_evaluation_tasks_are_drawn_once_and_disjoint() -> None:
     config = mv.training.config.train_config.config_for("multiverse/Wind-v0", "sac", {"seed": 3, **TASKS}, False)  # type: ignore[attr-defined]
     one, again = (with_tasks(config, config.env)["tasks"] for _ in range(2))
     np.testing.assert_array_equal(one, again)
@@ -102,7 +100,7 @@ def test_train_and_evaluation_tasks_are_drawn_once_and_share_none() -> None:
 
 
 class Told(gym.Env[Any, Any]):
-    """Shows its task, and nothing else happens."""
+    """Env that only shows its task."""
 
     _task: Any = -1
 
@@ -124,7 +122,7 @@ class Told(gym.Env[Any, Any]):
         return np.array([self._task], np.float32), float(self._task), False, True, {}
 
 
-def test_no_training_sees_what_is_held_out(tmp_path: Path) -> None:
+def test_held_out_tasks_are_never_trained_on(tmp_path: Path) -> None:
     """The return is the task: those of the training are the first ones."""
     settings = {**RUN, **TASKS, "episodes_per_task": 1, "algorithm": "dqn"}
     run = mv.train(Told, run_dir=tmp_path / "run", **settings)
@@ -138,7 +136,7 @@ def wind_of_two() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"env": "CartPole-v1", "tasks": 3}, "CartPole-v1 has no tasks; an env with tasks has the methods"),
         ({"episodes_per_task": 2}, "need tasks"),
@@ -146,13 +144,13 @@ def wind_of_two() -> Any:
         ({"env": wind_of_two, "tasks": 3}, "is already wrapped in MetaEpisode, and a run with tasks adds that wrapper"),
     ],
 )
-def test_tasks_that_cannot_be_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_invalid_task_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         trained(tmp_path / "run", {**RUN, "env": "multiverse/Wind-v0", "algorithm": "dqn", **settings})
 
 
 # -- acting ------------------------------------------------------------------------------------------------------
-def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str, Path]) -> None:
+def test_loaded_policy_plays_as_in_evaluations(uninterrupted: dict[str, Path]) -> None:
     policy = mv.load(uninterrupted["discrete sac, memory"])
     found = evaluate(uninterrupted["discrete sac, memory"], episodes=3, seed=1)
     for k in range(3):
@@ -165,7 +163,7 @@ def test_a_loaded_policy_remembers_as_the_evaluation_did(uninterrupted: dict[str
         assert total == found.returns[k]
 
 
-def test_a_policy_that_looks_at_rewards_says_so_once_if_it_is_told_none(uninterrupted: dict[str, Path]) -> None:
+def test_policy_that_needs_rewards_warns_once_if_none_is_given(uninterrupted: dict[str, Path]) -> None:
     policy, seen = mv.load(uninterrupted["discrete sac, memory"]), np.zeros(2, np.float32)
     policy.act(seen)  # an episode's first: nothing was earned yet
     with pytest.warns(UserWarning, match="was not passed"):
@@ -178,7 +176,7 @@ def test_a_policy_that_looks_at_rewards_says_so_once_if_it_is_told_none(uninterr
         other.act(seen, previous_reward=1.0)
 
 
-def test_evaluations_go_through_every_held_out_task() -> None:
+def test_evaluations_play_every_held_out_task() -> None:
     tasks = {"tasks": 80, "held_out_tasks": 20}
     assert TrainConfig(**tasks).episodes_per_evaluation == 20
     assert TrainConfig(**tasks, evaluation_episodes=5).episodes_per_evaluation == 5
@@ -190,9 +188,7 @@ def test_evaluations_go_through_every_held_out_task() -> None:
 
 @pytest.mark.fault("G10")
 @pytest.mark.parametrize("architecture", [{}, {"markov_actor": True}, {"sequence_length": 9}])
-def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_follow_one_another(
-    architecture: dict[str, Any], tmp_path: Path
-) -> None:
+def test_replay_after_a_killed_worker_has_only_consecutive_steps(architecture: dict[str, Any], tmp_path: Path) -> None:
     found = []
 
     class Look(mv.Hook):
@@ -206,7 +202,7 @@ def test_after_a_worker_was_killed_in_a_rollout_replay_gives_only_steps_that_fol
     run = mv.train(Numbered, run_dir=tmp_path / "run", **settings)
     replay, lost = found[-1]
     assert run.summary["failures"]["worker_restarts"] == 1
-    assert lost in (1, 2)  # one step of each env of that worker: whoever takes the note dies, of two envs or of one
+    assert lost in (1, 2)  # one step of each env of the worker that dies, which has one or two envs
     assert replay.added * 3 == run.summary["env_steps"] == 600
     drawn = replay.sequences(np.random.default_rng(0), 400, architecture.get("sequence_length"))
     (seen,), lengths = drawn.observations.values(), drawn.mask.sum(axis=0)

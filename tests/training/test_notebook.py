@@ -1,4 +1,4 @@
-"""`mv.train` in a real notebook: a kernel of Jupyter's, and cells that it runs."""
+"""`mv.train` in a real notebook: a Jupyter kernel and the cells that it runs."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ json.dump([cell.outputs for cell in book.cells], sys.stdout)
 """
 
 
-def test_a_notebook_shows_a_bar_and_goes_on_after_its_stop_button(tmp_path: Path) -> None:
+def test_notebook_shows_a_bar_and_resumes_after_an_interrupt(tmp_path: Path) -> None:
     cells = json.dumps([TRAIN, "run", INTERRUPT, GO_ON, REGISTER])
-    done = subprocess.run(  # a process of its own: Jupyter leaves sockets to the end of one
+    done = subprocess.run(  # a separate process: Jupyter leaves sockets to the end of one
         [sys.executable, "-c", BOOK], cwd=tmp_path, input=cells, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     trained, shown, interrupted, went_on, registered = json.loads(done.stdout)
     assert "Run: first\n" in _text(trained) and "█" in _text(trained) and "Done: 200 env steps" in _text(trained)
-    assert not [output for output in trained if output.get("name") == "stderr"]  # which is red
+    assert not [output for output in trained if output.get("name") == "stderr"]  # shown in red
     assert shown[0]["data"]["text/plain"].startswith("<Run first: 200 env steps, return ")
     assert "Interrupted at 100 env steps. To resume: mv.resume('second')" in _text(interrupted)
     assert interrupted[-1]["ename"] == "KeyboardInterrupt"

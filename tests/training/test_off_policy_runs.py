@@ -1,4 +1,4 @@
-"""Runs that learn from replay: exact resume with its store, metrics in lines, every executor the same, and learning."""
+"""Runs that learn from replay: exact resume with its storage, metrics, equality of all executors, and learning."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ],
     ids=lambda given: given if isinstance(given, str) else "-".join(f"{where}{at}" for where, at in given),
 )
-def test_a_killed_run_ends_as_if_nothing_had_happened(
+def test_killed_run_resumes_exactly(
     name: str,
     deaths: list[tuple[str, int]],
     uninterrupted: dict[str, Path],
@@ -82,15 +82,15 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize(("executor", "workers"), [("process", 2), ("hybrid", 2), ("thread", 3)])
 @pytest.mark.parametrize("name", ["sac", "dqn"])
-def test_wherever_the_envs_run_the_weights_are_the_same(
+def test_executor_and_worker_count_do_not_change_the_weights(
     name: str, executor: str, workers: int, uninterrupted: dict[str, Path], tmp_path: Path
 ) -> None:
     run = trained(tmp_path / "run", EACH[name], executor=executor, workers=workers)
     assert digest(run.path) == digest(uninterrupted[name])
 
 
-def test_rollouts_that_workers_fill_are_the_same_too(tmp_path: Path) -> None:
-    """From eight steps on they fill them by themselves, with noise that says which actions are random."""
+def test_rollouts_filled_by_workers_give_equal_weights(tmp_path: Path) -> None:
+    """From eight steps on workers fill rollouts themselves, with noise that decides which actions are random."""
     runs = [trained(tmp_path / how, DQN, steps_per_env=10, executor=how) for how in ("serial", "process")]
     assert digest(runs[0].path) == digest(runs[1].path)
 
@@ -104,11 +104,11 @@ def test_short_updates_share_a_line_of_metrics(uninterrupted: dict[str, Path]) -
 
 
 @pytest.mark.fault("D2")
-def test_a_disk_that_is_full_during_a_flush_keeps_the_last_checkpoint_and_the_run_goes_on(
+def test_full_disk_during_a_flush_keeps_the_last_checkpoint_and_the_run_continues(
     uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Full(mv.Hook):
-        """For a while, in the middle of the run."""
+        """A disk that is full for a while, in the middle of the run."""
 
         def on_update(self, trainer: Any, report: Any) -> None:
             full = 40 <= trainer.clock.updates < 50
@@ -125,7 +125,7 @@ def test_a_disk_that_is_full_during_a_flush_keeps_the_last_checkpoint_and_the_ru
     assert digest(run.path) == digest(uninterrupted["sac"])
 
 
-def test_a_run_that_is_left_while_the_disk_is_full_goes_on_from_its_last_checkpoint(
+def test_run_ended_by_a_full_disk_resumes_from_its_last_checkpoint(
     uninterrupted: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full(mv.Hook):
@@ -143,7 +143,7 @@ def test_a_run_that_is_left_while_the_disk_is_full_goes_on_from_its_last_checkpo
     assert digest(tmp_path / "run") == digest(uninterrupted["sac"])
 
 
-def test_replay_is_written_once_however_many_checkpoints_there_are(tmp_path: Path) -> None:
+def test_replay_is_written_once_for_all_checkpoints(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", SAC, checkpoint_every_s=0.0, buffer_size=10_000)
     folder = run.path / "checkpoints" / "tables"
     (rows,) = [path for path in folder.iterdir() if "rows" in path.name and "finals" not in path.name]
@@ -163,7 +163,7 @@ def with_damaged_replay(home: Path, settings: dict[str, Any], **more: Any) -> Pa
 
 @pytest.mark.fault("D3")
 @pytest.mark.parametrize(("name", "separate"), [("dqn", False), ("sac", False), ("dqn", True)])
-def test_a_run_whose_replay_is_damaged_goes_on_with_an_empty_one_where_that_is_asked_for(
+def test_run_with_damaged_replay_resumes_with_an_empty_one_if_requested(
     name: str, separate: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {**EACH[name], **({"env": Pair, "separate": True} if separate else {})}
@@ -195,7 +195,7 @@ def test_a_run_whose_replay_is_damaged_goes_on_with_an_empty_one_where_that_is_a
 
 
 @pytest.mark.fault("D3")
-def test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_it(tmp_path: Path) -> None:
+def test_learning_after_a_resume_without_replay_waits_for_enough_steps(tmp_path: Path) -> None:
     run = with_damaged_replay(tmp_path / "run", DQN, env_steps=300)
     steps = []
 
@@ -209,8 +209,8 @@ def test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_
 
 
 @pytest.mark.fault("D3")
-def test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dropped(tmp_path: Path) -> None:
-    """Also where more of them are there, at the next checkpoint, than the damaged table had."""
+def test_records_after_a_resume_without_replay_do_not_continue_dropped_ones(tmp_path: Path) -> None:
+    """Also if there are more of them at the next checkpoint than the damaged table had."""
     run = with_damaged_replay(tmp_path / "run", {**DQN, "buffer_size": 6_000}, env_steps=120)
     mv.resume(run, env_steps=600, without_replay=True, checkpoint_every_s=1000.0)
     (learned,) = learned_in(checkpoint_of(run).state["session"]).values()
@@ -219,13 +219,13 @@ def test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dro
     assert digest(mv.resume(run)) == once
 
 
-def test_without_replay_is_refused_where_there_is_none(tmp_path: Path) -> None:
+def test_without_replay_is_refused_for_algorithms_without_replay(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "run", env_steps=100, num_envs=2, steps_per_env=25)
     with pytest.raises(mv.errors.InvalidRequest, match="the algorithm of this run has no replay buffer"):
         mv.resume(run, env_steps=200, without_replay=True)
 
 
-def test_the_command_resumes_without_replay(
+def test_resume_command_accepts_without_replay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     run = with_damaged_replay(tmp_path / "run", DQN, env_steps=120)
@@ -236,7 +236,7 @@ def test_the_command_resumes_without_replay(
 
 
 class Named(Pair):
-    """Two agents whose names no file could have."""
+    """Two agents whose names cannot be file names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Named(Pair):
 
 
 @pytest.mark.fault("D2")
-def test_agents_whose_names_no_file_can_have_are_saved_and_go_on_exactly(tmp_path: Path) -> None:
+def test_agents_with_names_that_no_file_can_have_are_saved_and_resumed_exactly(tmp_path: Path) -> None:
     settings = {**DQN, "env": Named, "separate": True, "env_steps": 200}
     whole = trained(tmp_path / "whole", settings, checkpoint_every_s=0.0)
     trained(tmp_path / "run", settings, env_steps=120)
@@ -253,7 +253,7 @@ def test_agents_whose_names_no_file_can_have_are_saved_and_go_on_exactly(tmp_pat
     assert "mean_return/\\udce9" in (whole.path / "metrics.csv").read_text()
 
 
-def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
+def test_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Path], tmp_path: Path) -> None:
     for name, actions in (("sac", 1), ("td3", 1), ("dqn", 0), ("discrete_sac", 0)):
         shutil.copytree(uninterrupted[name], tmp_path / name)
         shutil.rmtree(tmp_path / name / "checkpoints" / "tables")
@@ -270,7 +270,7 @@ def test_the_policy_of_a_run_acts_without_its_replay(uninterrupted: dict[str, Pa
 @pytest.mark.fault("B4")
 @pytest.mark.parametrize("steps_per_env", [2, 10])
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_after_restarts_replay_holds_only_steps_that_were_taken(
+def test_replay_after_restarts_has_only_steps_that_were_taken(
     executor: str, steps_per_env: int, tmp_path: Path
 ) -> None:
     class Looks(mv.Hook):
@@ -307,7 +307,7 @@ class Pictures(gym.Env):  # type: ignore[type-arg]
 
 
 @pytest.mark.parametrize("name", ["dqn", "discrete_sac"])
-def test_from_images_it_learns_in_torch_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
+def test_run_with_images_learns_in_torch_and_resumes_exactly(name: str, tmp_path: Path) -> None:
     settings = {**EACH[name], "env_steps": 36, "learning_starts": 12, "hidden_sizes": [16], "batch_size": 4}
     settings |= {"exploration_fraction": 0.0} if name == "dqn" else {}  # else it would depend on the budget
     whole = mv.train(Pictures, run_dir=tmp_path / "whole", **settings)
@@ -329,8 +329,8 @@ SMALL = {"num_envs": 2, "steps_per_env": 2, "hidden_sizes": [64, 64], "batch_siz
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_it_learns(name: str, tmp_path: Path) -> None:
-    """In a few seconds: smaller networks than the presets', and no further than that it has clearly learned."""
+def test_algorithm_learns_its_task(name: str, tmp_path: Path) -> None:
+    """In a few seconds: smaller networks than those of the presets, and only until learning is clear."""
     env, target, settings = LEARNING[name]
     settings = {**(SMALL if env == "Pendulum-v1" else {}), **settings, "evaluate_every": 1_000, "target_return": target}
     run = mv.train(env, name, run_dir=tmp_path / "run", seed=1, executor="serial", **settings)

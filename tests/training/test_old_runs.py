@@ -1,4 +1,4 @@
-"""Runs that earlier versions saved go on, and are loaded, under the names of today."""
+"""Runs of earlier versions can be resumed and loaded with the current names."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ UNSCALED = OLD_RUNS / "unscaled_bytes"
 
 @pytest.fixture(params=NAMES)
 def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A copy of an old run, beside what its own version made of it."""
+    """A copy of an old run, and the results of its own version."""
     return Path(shutil.copytree(OLD_RUNS / request.param, tmp_path / "old"))
 
 
 def test_run_of_earlier_version_resumes_as_that_version_would_have(old: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Up to the last bits, as those of a matrix product differ between processors."""
+    """Equal up to rounding, because matrix products differ between processors."""
     expected = json.loads((old / "expected.json").read_text())
     with caplog.at_level(logging.WARNING):
         outcome = outcome_of(old / "run", expected["env_steps"])
@@ -62,7 +62,7 @@ def assert_equal_actions(actions: Any, expected: Any) -> None:
         np.testing.assert_allclose(actions, expected, rtol=1e-3, atol=1e-5)
 
 
-def test_old_keys_of_a_file_and_old_arguments_work_with_a_note(tmp_path: Path) -> None:
+def test_old_config_keys_and_arguments_work_with_a_warning(tmp_path: Path) -> None:
     saved = with_current_names(parse_config("env: CartPole-v1\nagent: pposs\n", "my.yaml"))
     with pytest.raises(mv.errors.InvalidRequest, match="there is no algorithm 'pposs': one of ppo"):
         build(TrainConfig, saved)
@@ -71,7 +71,7 @@ def test_old_keys_of_a_file_and_old_arguments_work_with_a_note(tmp_path: Path) -
     assert run.summary["algorithm"] == "ppo"
 
 
-def test_a_hook_with_the_old_name_is_called() -> None:
+def test_hook_with_the_old_name_is_called() -> None:
     with pytest.warns(DeprecationWarning, match="on_rollout"):
 
         class Old(mv.Hook):
@@ -82,7 +82,7 @@ def test_a_hook_with_the_old_name_is_called() -> None:
 
 
 @pytest.mark.fault("D6")
-def test_run_that_learned_from_unscaled_bytes_goes_on_and_acts_with_unscaled_bytes(
+def test_run_with_unscaled_bytes_resumes_and_acts_without_scaling(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, expected = tmp_path / "old", json.loads((UNSCALED / "expected.json").read_text())
@@ -102,7 +102,7 @@ def test_run_that_learned_from_unscaled_bytes_goes_on_and_acts_with_unscaled_byt
     assert [int(policy.act(one, deterministic=False)) for one in seen] == expected["drawn"]
 
 
-def test_run_that_begins_with_weights_of_unscaled_bytes_does_not_scale_them(tmp_path: Path) -> None:
+def test_run_that_starts_with_weights_of_unscaled_bytes_does_not_scale(tmp_path: Path) -> None:
     small = {"num_envs": 2, "executor": "serial", "steps_per_env": 32, "hidden_sizes": (8, 8), "evaluate_every": 0}
     small |= {"evaluation_episodes": 1, "env_steps": 64, "preset": False, "progress": False}
     for name, begun_from, scaled in (("from_old", UNSCALED / "run", False), ("new", None, True)):

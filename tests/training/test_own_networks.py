@@ -1,4 +1,4 @@
-"""Runs with a network of the user: exact resumes, executors, memory, teams, what is saved, loaded and refused."""
+"""Runs with a network of the user: exact resumes, executors, memory, teams, saving, loading and refusals."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ else:
 
 
 @pytest.mark.fault("D5")
-def test_killed_run_ends_as_one_that_was_not_killed(tmp_path: Path, programs: ForkedPrograms) -> None:
+def test_killed_run_resumes_exactly(tmp_path: Path, programs: ForkedPrograms) -> None:
     settings = {**ON, "checkpoint_every_s": 0.0}
     whole = trained(tmp_path / "whole", network="tests.networks.own_networks:Stateful", checkpoint_every_s=0.0)
     for first in (True, False):
@@ -112,7 +112,7 @@ def test_killed_run_ends_as_one_that_was_not_killed(tmp_path: Path, programs: Fo
 
 # -- what happens inside an update -------------------------------------------------------------------------------
 class Noting(Stateful):
-    """Notes whether it is in training mode, and what its dropout lets through."""
+    """Network that records whether it is in training mode, and the output of its dropout."""
 
     notes: ClassVar[list[tuple[bool, Any]]] = []
 
@@ -124,7 +124,7 @@ class Noting(Stateful):
 
 
 @pytest.mark.parametrize("case", ["ppo", "dqn", "discrete_sac"])
-def test_networks_are_in_training_mode_in_a_loss_alone(case: str, tmp_path: Path) -> None:
+def test_networks_are_in_training_mode_only_in_a_loss(case: str, tmp_path: Path) -> None:
     Noting.notes.clear()
     trained(tmp_path / "run", case, Noting)
     modes = {mode for mode, _ in Noting.notes}
@@ -135,7 +135,7 @@ def test_networks_are_in_training_mode_in_a_loss_alone(case: str, tmp_path: Path
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("case", ["ppo", "dqn"])
-def test_what_dropout_draws_depends_on_the_seed_and_the_update_alone(case: str, tmp_path: Path) -> None:
+def test_dropout_depends_only_on_the_seed_and_the_update(case: str, tmp_path: Path) -> None:
     drawn = []
     for number, seed in enumerate((5, 5, 6)):
         Noting.notes.clear()
@@ -175,7 +175,7 @@ def test_zero_grad_in_a_network_is_an_error(case: str, tmp_path: Path) -> None:
 
 
 class PredictingPPO(PPO):
-    """Predicts the reward from the features of the network."""
+    """PPO that also predicts the reward from the features of the network."""
 
     def modules(self) -> dict[str, nn.Module]:
         return {"reward": nn.Linear(8, 1)}
@@ -194,7 +194,7 @@ def test_auxiliary_loss_on_features_of_the_network_resumes_exactly(tmp_path: Pat
 
 
 class PredictingDQN(DQN):
-    """Predicts the reward from the features of the network."""
+    """DQN that also predicts the reward from the features of the network."""
 
     def modules(self) -> dict[str, nn.Module]:
         return {"reward": nn.Linear(8, 1)}
@@ -208,7 +208,7 @@ class PredictingDQN(DQN):
         return super().loss(batch).plus(prediction=((predicted - batch.rewards) ** 2).mean())
 
 
-def test_loss_on_replay_is_given_features_unless_there_is_a_memory(tmp_path: Path) -> None:
+def test_loss_on_replay_receives_features_unless_there_is_a_memory(tmp_path: Path) -> None:
     mv.train("CartPole-v1", PredictingDQN, network=Wide, run_dir=tmp_path / "run", **ROWS)
     with pytest.raises(
         mv.errors.InvalidRequest, match=r"features\(\): a network with a memory has no features of single rows"
@@ -222,7 +222,7 @@ class ObservingTAAC(TAAC):
         return super().loss(out, batch).plus(seen=0.0 * batch.observations.mean())
 
 
-def test_loss_of_a_team_is_given_observations_rewards_and_features(tmp_path: Path) -> None:
+def test_loss_of_a_team_receives_observations_rewards_and_features(tmp_path: Path) -> None:
     run = mv.train(
         SPREAD, ObservingTAAC, run_dir=tmp_path / "run", **{**ON, "hidden_sizes": (64, 64), "env_steps": 100}
     )
@@ -274,7 +274,7 @@ def test_images_and_nested_observations_are_trained_on(
     ],
 )
 def test_teams_train_with_every_critic(critic: str, more: dict[str, Any], tmp_path: Path) -> None:
-    """Also teams of which agents are absent. Exactly, in workers too."""
+    """Also teams with absent agents. Exactly, in workers too."""
     settings = {"env": VILLAGE, "env_kwargs": {"agents": ("farmer_0", "farmer_1", "guard_0", "guard_1")}}
     settings |= {"critic": critic, "env_steps": 200, **more}
     whole = trained(tmp_path / "whole", network="mlp", **settings)
@@ -282,7 +282,7 @@ def test_teams_train_with_every_critic(critic: str, more: dict[str, Any], tmp_pa
     assert digest(mv.resume(half.path, env_steps=200, progress=False)) == digest(whole)
 
 
-def test_every_separate_agent_has_a_network_of_its_own(tmp_path: Path) -> None:
+def test_every_separate_agent_has_its_own_network(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", network=Wide, env=SPREAD, separate=True, env_steps=200)
     learned = checkpoint_of(run).state["session"]["algorithms"]
     weights = [one["weights"]["parameters"] for one in learned.values()]
@@ -291,14 +291,14 @@ def test_every_separate_agent_has_a_network_of_its_own(tmp_path: Path) -> None:
     assert mv.load(run.path).act(observations).keys() == observations.keys()
 
 
-def test_network_plays_on_in_turn_and_as_an_opponent(tmp_path: Path) -> None:
-    how = {"env": "pettingzoo.classic.connect_four_v3:env", "env_steps": 100}
-    first = trained(tmp_path / "first", network="small_cnn", **how)
-    second = trained(tmp_path / "second", network="mlp", evaluation_opponent=str(first.path), **how)
+def test_network_is_used_in_turn_based_games_and_as_an_opponent(tmp_path: Path) -> None:
+    options = {"env": "pettingzoo.classic.connect_four_v3:env", "env_steps": 100}
+    first = trained(tmp_path / "first", network="small_cnn", **options)
+    second = trained(tmp_path / "second", network="mlp", evaluation_opponent=str(first.path), **options)
     assert second.summary["evaluation"]["mean_return"] in (-1.0, 0.0, 1.0)
 
 
-def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
+def test_network_trains_with_automatic_num_envs(tmp_path: Path) -> None:
     assert trained(tmp_path / "run", num_envs="auto").summary["env_steps"] >= 400
 
 
@@ -328,19 +328,21 @@ def test_number_of_envs_may_be_chosen_while_it_trains(tmp_path: Path) -> None:
         ({"env": BARS, "env_kwargs": {"nested": True}}, "network=Wide cannot be created for Dict"),
     ],
 )
-def test_what_a_network_cannot_do_is_refused_with_the_reason(settings: Any, said: str, tmp_path: Path) -> None:
+def test_unsupported_settings_with_a_network_are_refused_with_the_reason(
+    settings: Any, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(mv.MultiverseError, match=said):
         trained(tmp_path / "run", **settings)
 
 
 @pytest.mark.parametrize(("algorithm", "env"), [("taac", SPREAD), ("examples.own_algorithm:Reinforce", "CartPole-v1")])
-def test_algorithms_that_take_no_network_say_so(algorithm: str, env: str, tmp_path: Path) -> None:
+def test_algorithms_without_network_support_refuse_a_network(algorithm: str, env: str, tmp_path: Path) -> None:
     name = algorithm.rpartition(":")[2]
     with pytest.raises(mv.errors.InvalidRequest, match=f"network=Wide: {name} does not take a network"):
         mv.train(env, algorithm, network=Wide, env_steps=100, run_dir=tmp_path / "run")
 
 
-def test_central_critic_sees_no_images(tmp_path: Path) -> None:
+def test_central_critic_refuses_images(tmp_path: Path) -> None:
     from gymnasium import spaces
 
     image = spaces.Box(0, 255, (6, 6, 3), np.uint8)
@@ -351,7 +353,7 @@ def test_central_critic_sees_no_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_memory_of_replay_learns_from_numbers_alone(memory: str, tmp_path: Path) -> None:
+def test_recurrent_replay_algorithm_refuses_images(memory: str, tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=f"memory='{memory}': dqn supports a memory only on the CPU"):
         trained(tmp_path / "run", "dqn-lstm", "small_cnn", env=BARS, memory=memory)
 
@@ -370,7 +372,7 @@ def test_importable_network_is_loaded_evaluated_recorded_and_replayed_by_its_nam
 
 
 class Local(Wide):
-    """Stands for a class of a program."""
+    """Stands for a class that is defined in a program."""
 
 
 @pytest.fixture
@@ -379,7 +381,7 @@ def of_a_program(monkeypatch: pytest.MonkeyPatch) -> Any:
     return Local
 
 
-def test_network_of_a_program_is_asked_for_again(
+def test_network_of_a_program_must_be_passed_again(
     of_a_program: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = trained(tmp_path / "run", network=of_a_program)
@@ -397,7 +399,7 @@ def test_network_of_a_program_is_asked_for_again(
     for use in uses:
         with pytest.raises(mv.errors.InvalidRequest, match=needed):
             use(run.path)
-    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # a run in hand knows it
+    assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)  # a `Run` object keeps it
     assert mv.evaluate(run.path, network=Local, episodes=1).returns
     assert mv.resume(run.path, network=Local, env_steps=500, progress=False).summary["env_steps"] == 500
     assert mv.resume(run, env_steps=600, progress=False).summary["env_steps"] == 600
@@ -416,7 +418,7 @@ def test_arguments_that_no_file_holds_are_passed_inside_the_network(tmp_path: Pa
     assert mv.load(run.path, network=network).act(np.zeros(4, np.float32)) in (0, 1)
 
 
-def test_another_network_does_not_fit_the_run(tmp_path: Path) -> None:
+def test_other_network_than_that_of_the_run_is_refused(tmp_path: Path) -> None:
     run, stock = trained(tmp_path / "run").path, trained(tmp_path / "stock", network=None).path
     for use in (mv.load, functools.partial(mv.resume, env_steps=500)):
         with pytest.raises(
@@ -436,7 +438,7 @@ def test_another_network_does_not_fit_the_run(tmp_path: Path) -> None:
         mv.load(built_in, network="small_cnn")
 
 
-def test_run_begins_with_the_weights_of_an_equal_network_alone(tmp_path: Path) -> None:
+def test_run_starts_only_with_the_weights_of_an_equal_network(tmp_path: Path) -> None:
     first = trained(tmp_path / "first", network=Stateful)
     begun = trained(tmp_path / "begun", network=Stateful, init_from=first.path, env_steps=100, learning_rate=1e-30)
     kept, taken = (checkpoint_of(one).state["session"]["algorithm"]["weights"] for one in (first, begun))
@@ -448,7 +450,7 @@ def test_run_begins_with_the_weights_of_an_equal_network_alone(tmp_path: Path) -
             trained(tmp_path / f"other-{number}", network=network, init_from=first.path)
 
 
-def test_network_of_another_kind_with_as_many_parameters_is_refused(tmp_path: Path) -> None:
+def test_network_with_other_buffers_and_equal_parameter_count_is_refused(tmp_path: Path) -> None:
     class Normed(Wide):
         def __init__(self, observation_space: Any) -> None:
             super().__init__(observation_space)
@@ -495,7 +497,7 @@ def test_own_algorithm_and_network_of_a_program_are_named_together(
     assert "--algorithm FILE.py:Scripted --network FILE.py:Local" in message
 
 
-def test_seeds_train_a_network_each(of_a_program: Any, tmp_path: Path) -> None:
+def test_each_seed_trains_its_own_network(of_a_program: Any, tmp_path: Path) -> None:
     runs = trained(tmp_path / "set", network=of_a_program, seeds=2)
     with pytest.raises(mv.errors.InvalidRequest, match="network=Local"):
         mv.resume(runs.path, env_steps=500)
@@ -505,9 +507,7 @@ def test_seeds_train_a_network_each(of_a_program: Any, tmp_path: Path) -> None:
 
 # -- foreign runs ------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E7")
-def test_network_of_a_strangers_run_is_imported_only_with_trust(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_network_of_a_foreign_run_is_imported_only_with_trust(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(tmp_path / "run").path
     (tmp_path / "worst_network.py").write_text(
         f"import pathlib; pathlib.Path({str(tmp_path / 'harm')!r}).touch()\n"

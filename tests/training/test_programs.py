@@ -1,4 +1,4 @@
-"""`mv.train` and `mv.resume` in a program: what the command line gives, as arguments and callables."""
+"""`mv.train` and `mv.resume` in a program: the options of the command line as arguments and callables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def trained(home: Path, **settings: Any) -> mv.Run:
 
 
 class Rates(mv.Hook):
-    """The learning rate of every update."""
+    """Hook that keeps the learning rate of every update."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -40,7 +40,7 @@ class Rates(mv.Hook):
 
 
 # -- names and schedules -----------------------------------------------------------------------------------------
-def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
+def test_settings_have_the_names_of_flags(tmp_path: Path) -> None:
     few = {name: value for name, value in SMALL.items() if name not in ("num_envs", "env_steps", "epochs")}
     mv.train("CartPole-v1", run_dir=tmp_path / "run", progress=False, **few, n_envs=2, total_timesteps=100, lr=0.01,
              n_epochs=1, net_arch=[8])  # fmt: skip
@@ -51,7 +51,7 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"lrr": 1e-3}, r"^lrr: there is no such setting. Did you mean lr\?$"),
         ({"foo": 1}, r"^foo: there is no such setting. The nearest are: \w+, \w+, \w+$"),
@@ -67,33 +67,33 @@ def test_settings_have_the_names_that_flags_have(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_slip_of_the_pen_is_told_in_a_sentence(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_misspelled_setting_is_reported_in_one_line(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         trained(tmp_path / "run", **settings)
 
 
 @pytest.mark.parametrize("episodes", ["x", 1.5, [0, "x"], 0, []])
-def test_episodes_of_an_evaluation_are_whole_numbers(episodes: Any, tmp_path: Path) -> None:
+def test_number_of_evaluation_episodes_must_be_a_positive_integer(episodes: Any, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", env_steps=100)
     with pytest.raises(mv.errors.InvalidRequest, match=r"episodes=.*(expected a whole number|at least 1)"):
         mv.evaluate(run, episodes=episodes)
 
 
-def test_a_setting_under_two_names_is_refused(tmp_path: Path) -> None:
+def test_setting_given_under_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="lr and learning_rate are the same setting"):
         trained(tmp_path / "run", learning_rate=1e-3, lr=1e-4)
     with pytest.raises(mv.errors.InvalidRequest, match="env_steps and total_timesteps are the same setting"):
         mv.train("CartPole-v1", total_timesteps=10, env_steps=10)
 
 
-def test_a_number_may_be_a_function_of_what_is_left_of_the_budget(tmp_path: Path) -> None:
+def test_setting_can_be_a_function_of_the_remaining_budget(tmp_path: Path) -> None:
     rates = Rates()
     trained(tmp_path / "run", lr=lambda left: 1e-3 * left, hooks=[rates])
     assert rates.seen == pytest.approx([1e-3, 0.75e-3, 0.5e-3, 0.25e-3])
     assert read_config(tmp_path / "run" / "config.yaml")["ppo"]["learning_rate"] == 1e-3
 
 
-def test_a_run_with_a_schedule_goes_on_with_it_exactly_or_is_told_that_it_needs_it(tmp_path: Path) -> None:
+def test_run_with_a_schedule_function_resumes_exactly_or_asks_for_it(tmp_path: Path) -> None:
     def half(left: float) -> float:
         return 1e-3 * left
 
@@ -112,8 +112,8 @@ def test_a_run_with_a_schedule_goes_on_with_it_exactly_or_is_told_that_it_needs_
     assert digest(part) == digest(whole)
 
 
-# -- going on with other settings --------------------------------------------------------------------------------
-def test_a_run_goes_on_with_other_settings_and_so_does_the_next_resume(tmp_path: Path) -> None:
+# -- resume with other settings ----------------------------------------------------------------------------------
+def test_settings_changed_by_resume_are_kept_for_the_next_resume(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", lr=1e-3)
     rates = Rates()
     mv.resume(run, env_steps=500, lr=1e-4, hooks=[rates], progress=False)
@@ -121,7 +121,7 @@ def test_a_run_goes_on_with_other_settings_and_so_does_the_next_resume(tmp_path:
     assert rates.seen == [1e-4, 1e-4]
 
 
-def test_a_run_goes_on_where_it_is_asked_to_and_stays_the_same(tmp_path: Path) -> None:
+def test_resume_with_another_executor_gives_equal_weights(tmp_path: Path) -> None:
     one, other = trained(tmp_path / "one"), trained(tmp_path / "other")
     one, other = (
         mv.resume(one, env_steps=800, progress=False),
@@ -134,7 +134,7 @@ def test_a_run_goes_on_where_it_is_asked_to_and_stays_the_same(tmp_path: Path) -
 @pytest.mark.parametrize(
     "setting", [{"num_envs": 2}, {"seed": 1}, {"net_arch": [8]}, {"algorithm": "a2c"}, {"tasks": 3}]
 )
-def test_what_a_run_is_made_of_cannot_change(setting: dict[str, Any], tmp_path: Path) -> None:
+def test_settings_that_define_a_run_cannot_change(setting: dict[str, Any], tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_bytes()
     with pytest.raises(mv.errors.InvalidRequest, match=r"cannot change in a run|the run says which it is"):
@@ -142,7 +142,7 @@ def test_what_a_run_is_made_of_cannot_change(setting: dict[str, Any], tmp_path: 
     assert (run.path / "config.yaml").read_bytes() == before
 
 
-def test_a_setting_that_does_not_fit_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+def test_invalid_setting_leaves_the_run_unchanged(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_bytes()
     for wrong in ({"lr": -1.0}, {"learning_rte": 1.0}, {"device": "mps"}):
@@ -151,7 +151,7 @@ def test_a_setting_that_does_not_fit_leaves_the_run_as_it_was(tmp_path: Path) ->
     assert (run.path / "config.yaml").read_bytes() == before
 
 
-def test_a_run_that_was_ended_before_its_first_checkpoint_begins_with_its_weights_again(tmp_path: Path) -> None:
+def test_run_ended_before_its_first_checkpoint_starts_with_its_initial_weights_again(tmp_path: Path) -> None:
     class Ends(mv.Hook):
         def on_start(self, trainer: Any) -> None:
             raise KeyboardInterrupt
@@ -186,7 +186,7 @@ def test_wrappers_are_part_of_the_run(tmp_path: Path) -> None:
     assert tried.returns == tuple(2.0 * length for length in tried.lengths)
 
 
-def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
+def test_wrapper_of_a_program_must_be_passed_again(tmp_path: Path) -> None:
     def inside(env: Any) -> Any:
         return Doubled(env)
 
@@ -198,18 +198,18 @@ def test_a_wrapper_of_a_program_is_asked_for_again(tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"the envs of this run are wrapped in \['.*inside'\]"):
         mv.resume(run, env_steps=600, wrappers=[Doubled], progress=False)
     assert mv.resume(run.path, env_steps=600, wrappers=[inside], progress=False).summary["env_steps"] == 600
-    tried = evaluate(run, episodes=2)  # which knows it
+    tried = evaluate(run, episodes=2)  # the object keeps it
     assert tried.returns == tuple(2.0 * length for length in tried.lengths)
     assert evaluate(run.path, episodes=2, wrappers=[inside]) == tried
 
 
-def test_a_strangers_wrapper_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapper_of_a_foreign_run_is_not_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = trained(tmp_path / "run", wrappers=[Doubled])
     file = run.path / "config.yaml"
     file.write_text(file.read_text().replace(f"{__name__}:Doubled", "os:system"))
     with pytest.raises(mv.MultiverseError, match="os:system"):
         mv.resume(run, env_steps=600, progress=False)
-    monkeypatch.setattr(origin, "_read_key", lambda: b"another")  # somebody else's run
+    monkeypatch.setattr(origin, "_read_key", lambda: b"another")  # a foreign run
     with pytest.raises(mv.MultiverseError, match="trust"):
         mv.resume(run, env_steps=600, progress=False)
 
@@ -220,21 +220,21 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_program_hears_of_the_run_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_of_a_program_is_printed_on_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = trained(tmp_path / "run", progress=True)
-    out, told = capsys.readouterr()
-    lines = told.splitlines()
+    out, captured = capsys.readouterr()
+    lines = captured.splitlines()
     assert out == "" and lines[0] == f"Run: {run.path}"
-    assert " 100 env steps (25 %) | " in told  # the first update, at once
-    assert lines[-1] == "Failures: none." and "\r" not in told
+    assert " 100 env steps (25 %) | " in captured  # the first update, at once
+    assert lines[-1] == "Failures: none." and "\r" not in captured
 
 
-def test_without_progress_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_disabled_progress_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(tmp_path / "run")
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_has_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_shows_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setattr(progress, "BAR_EVERY_S", 0.0)
@@ -247,7 +247,7 @@ def test_a_terminal_has_a_bar_below_the_lines(tmp_path: Path, monkeypatch: pytes
     assert all(len(bar) < 80 for bar in bars)
 
 
-def test_a_notebook_has_a_bar_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_shows_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shell = SimpleNamespace(kernel=None)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     cell = io.StringIO()
@@ -256,9 +256,9 @@ def test_a_notebook_has_a_bar_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "\r█" in cell.getvalue()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_an_interrupted_program_is_told_where_the_run_is(
-    told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("reports", [True, False])
+def test_interrupted_program_prints_the_resume_call(
+    reports: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     class Interrupts(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
@@ -266,13 +266,13 @@ def test_an_interrupted_program_is_told_where_the_run_is(
                 signal.raise_signal(signal.SIGINT)
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):
-        trained(tmp_path / "run", hooks=[Interrupts()], progress=told)
+        trained(tmp_path / "run", hooks=[Interrupts()], progress=reports)
     line = f"Interrupted at 200 env steps. To resume: mv.resume({str(tmp_path / 'run')!r})"
-    assert line in (capsys.readouterr().err if told else caplog.text)
+    assert line in (capsys.readouterr().err if reports else caplog.text)
     assert mv.resume(tmp_path / "run", progress=False).summary["env_steps"] == 400
 
 
-def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_resume_call_names_objects_that_must_be_passed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Interrupts(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -297,7 +297,7 @@ def test_the_line_for_going_on_has_what_must_be_given_again(tmp_path: Path, capl
         mv.resume(tmp_path / "run", algorithm=learner)
 
 
-def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> None:
+def test_failed_run_states_how_to_resume(tmp_path: Path) -> None:
     class Failing(gymnasium.Wrapper):  # type: ignore[type-arg]
         def __init__(self) -> None:
             super().__init__(gymnasium.make("CartPole-v1"))
@@ -311,9 +311,7 @@ def test_a_run_that_is_given_up_says_how_to_go_on_with_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_an_impatient_ctrl_c_is_told_what_it_lost(
-    saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_second_ctrl_c_reports_what_was_lost(saved: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class InterruptsTwice(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
             if trainer.clock.updates == 1 and saved:
@@ -332,7 +330,7 @@ def test_an_impatient_ctrl_c_is_told_what_it_lost(
 
 
 # -- what a run is -----------------------------------------------------------------------------------------------
-def test_a_program_can_have_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_program_can_write_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     trained(tmp_path / "run", tensorboard=True)
     assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
@@ -342,7 +340,7 @@ def test_a_program_can_have_tensorboard(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "other").exists()
 
 
-def test_a_run_shows_where_it_lies_and_how_it_went(tmp_path: Path) -> None:
+def test_repr_of_a_run_has_its_path_and_result(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     returned = run.summary["evaluation"]["mean_return"]
     assert repr(run).startswith(f"<Run {run.path}: 400 env steps, return {returned:.1f} ± ") and len(repr(run)) < 250
@@ -350,7 +348,7 @@ def test_a_run_shows_where_it_lies_and_how_it_went(tmp_path: Path) -> None:
 
 
 # -- names in any case, and other libraries' names -------------------------------------------------------------------
-def test_an_algorithms_name_may_be_typed_in_any_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_algorithm_name_is_case_insensitive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = trained(tmp_path / "python", algorithm="PPO")
     Path("file.yaml").write_text("env: CartPole-v1\nalgorithm: A2C\n")
@@ -362,7 +360,7 @@ def test_an_algorithms_name_may_be_typed_in_any_case(tmp_path: Path, monkeypatch
     assert mv.resume(run, algorithm="PPO", env_steps=500, progress=False).summary["env_steps"] == 500
 
 
-def test_stable_baselines3_names_of_settings_are_understood(tmp_path: Path) -> None:
+def test_stable_baselines3_setting_names_are_accepted(tmp_path: Path) -> None:
     names = {
         "n_steps": 25,
         "n_epochs": 1,

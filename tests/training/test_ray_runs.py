@@ -1,4 +1,4 @@
-"""Training on Ray: the same bits as anywhere, killed and resumed, moved, and with actors that die on the way."""
+"""Training on Ray: equal bits as elsewhere, killed and resumed, moved, and with actors that die on the way."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def trained(home: Path, settings: dict[str, Any], **more: Any) -> mv.Run:
 
 
 @pytest.mark.parametrize("name", EACH)
-def test_weights_and_records_are_those_of_the_serial_run(
+def test_weights_and_records_equal_those_of_the_serial_run(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Shorter rollouts than workers fill by themselves are stepped through Ray one by one, which is told."""
+    """Rollouts too short to be filled by workers are stepped through Ray one by one, which is reported."""
     one, other = (
         trained(tmp_path / "serial", EACH[name], executor="serial"),
         trained(tmp_path / "ray", EACH[name], **RAY),
@@ -54,7 +54,7 @@ def test_weights_and_records_are_those_of_the_serial_run(
     assert lines_of(one.path, "episodes.jsonl") == lines_of(other.path, "episodes.jsonl")
 
 
-def test_a_killed_run_resumes_and_moves_between_executors(tmp_path: Path, programs: ForkedPrograms) -> None:
+def test_killed_run_resumes_and_moves_between_executors(tmp_path: Path, programs: ForkedPrograms) -> None:
     whole = trained(tmp_path / "whole", SMALL, checkpoint_every_s=0.0)
     home = tmp_path / "run"
     settings = {**SMALL, **RAY, "checkpoint_every_s": 0.0}
@@ -65,7 +65,7 @@ def test_a_killed_run_resumes_and_moves_between_executors(tmp_path: Path, progra
 
 
 class Noted(Walk):
-    """Kills its worker once, where a note says so."""
+    """Env that kills its worker once, if a note exists."""
 
     def __init__(self, note: str) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ class Noted(Walk):
 
 
 @pytest.mark.fault("F1")
-def test_an_actor_lost_in_a_rollout_costs_a_row_and_the_run_goes_on(tmp_path: Path) -> None:
-    """Its rows were with it: they are collected anew, but for the one it was asked to begin with."""
+def test_actor_lost_in_a_rollout_costs_a_row_and_the_run_continues(tmp_path: Path) -> None:
+    """Its rows are lost with it and collected again, except the first."""
 
     class Tell(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
@@ -91,14 +91,14 @@ def test_an_actor_lost_in_a_rollout_costs_a_row_and_the_run_goes_on(tmp_path: Pa
     run = mv.train(Noted, run_dir=tmp_path / "run", **given)
     failures = run.summary["failures"]
     assert failures["worker_restarts"] == 1 and run.summary["env_steps"] == 2_000
-    assert run.summary["lost_steps"] == 2  # of each of its envs one
+    assert run.summary["lost_steps"] == 2  # one of each of its envs
     assert failures["steps_sent"] == failures["steps_used"] + failures["steps_discarded"]
 
 
-def test_actors_go_on_while_the_algorithm_learns(tmp_path: Path) -> None:
+def test_actors_continue_while_the_algorithm_learns(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", {**SMALL, "asynchronous": True, "max_lag": 2}, **RAY)
     account = run.summary["asynchronous"]
-    told = account["used"] + account["lost"] + account["waiting"]
+    result = account["used"] + account["lost"] + account["waiting"]
     discarded = [count for name, count in account.items() if name.startswith("discarded_")]
-    assert account["sent"] == told + sum(discarded) and account["largest_lag"] <= 2
+    assert account["sent"] == result + sum(discarded) and account["largest_lag"] <= 2
     assert run.summary["env_steps"] == account["used"] == 2_000

@@ -25,7 +25,7 @@ from tests.training.small_runs import SMALL
 
 
 class Painter(gym.Env[Any, Any]):
-    """Shows in its picture how many steps its episode of 6 has had; in what form, the tests say."""
+    """Env with 6 steps an episode whose image shows the step; the tests choose the form of the image."""
 
     metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 5}  # noqa: RUF012
     observation_space, action_space = spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2)
@@ -62,17 +62,17 @@ def painted(tmp_path: Path) -> mv.Run:
 
 
 def frames_of(path: Path) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """What ffmpeg says of a video, and its pictures."""
+    """Return the format of a video according to ffmpeg, and its frames."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     read = subprocess.run(command, capture_output=True, check=True)
-    told = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", read.stderr.decode())
-    assert told is not None
-    width, height = int(told[1]), int(told[2])
+    output = re.search(r"Video: h264.* (\d+)x(\d+).* ([\d.]+) fps", read.stderr.decode())
+    assert output is not None
+    width, height = int(output[1]), int(output[2])
     frames = np.frombuffer(read.stdout, np.uint8).reshape(-1, height, width, 3)
-    return {"size": (width, height), "fps": float(told[3])}, list(frames)
+    return {"size": (width, height), "fps": float(output[3])}, list(frames)
 
 
-def test_a_video_has_every_frame_in_its_place_and_size(painted: mv.Run) -> None:
+def test_video_has_every_frame_in_order_and_size(painted: mv.Run) -> None:
     made = mv.record(painted, env=Painter, episodes=2)
     about, frames = frames_of(made.path)
     assert made.path == painted.path / "videos" / "step-000000000100-seed-1000000.mp4"
@@ -83,7 +83,7 @@ def test_a_video_has_every_frame_in_its_place_and_size(painted: mv.Run) -> None:
     assert os.listdir(made.path.parent) == [made.path.name]
 
 
-def test_grey_pictures_other_places_and_other_speeds(painted: mv.Run, tmp_path: Path) -> None:
+def test_grey_frames_other_paths_and_other_speeds_are_recorded(painted: mv.Run, tmp_path: Path) -> None:
     grey = partial(Painter, paints="grey")
     made = mv.record(painted, tmp_path / "new" / "film.mp4", env=grey, fps=12.5)
     about, frames = frames_of(tmp_path / "new" / "film.mp4")
@@ -102,14 +102,14 @@ REFUSED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("said", "env"), REFUSED.items(), ids=["no rgb_array", "text", "grows", "no render_mode"])
-def test_what_cannot_be_recorded_is_one_sentence_and_no_file(painted: mv.Run, said: str, env: Any) -> None:
+def test_env_that_cannot_be_recorded_is_refused_and_leaves_no_file(painted: mv.Run, said: str, env: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=f"cannot be recorded: .*{said}"):
         mv.record(painted, env=env)
     assert not list(painted.path.rglob("*.mp4"))
 
 
 class PainterOfTasks(Painter):
-    """Whose one task changes nothing."""
+    """Env with a single task that changes nothing."""
 
     def sample_tasks(self, count: int) -> list[int]:
         return [0] * count
@@ -121,7 +121,7 @@ class PainterOfTasks(Painter):
         return 0
 
 
-def test_runs_with_tasks_are_recorded_or_refused_with_the_same_sentence(tmp_path: Path) -> None:
+def test_runs_with_tasks_are_recorded_or_refused_with_the_same_reason(tmp_path: Path) -> None:
     run = mv.train(PainterOfTasks, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100, "tasks": 2})
     with pytest.raises(mv.errors.InvalidRequest, match="cannot be recorded: it has no argument render_mode"):
         mv.record(run, env=lambda: PainterOfTasks())
@@ -129,7 +129,7 @@ def test_runs_with_tasks_are_recorded_or_refused_with_the_same_sentence(tmp_path
     assert mv.record(run, env=PainterOfTasks).frames == 7
 
 
-def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(painted: mv.Run) -> None:
+def test_failing_env_leaves_no_partial_video_and_keeps_the_previous_one(painted: mv.Run) -> None:
     whole = mv.record(painted, env=Painter).path.read_bytes()
     with pytest.raises(mv.MultiverseError, match="failed in each of its 1 episodes"):
         mv.record(painted, env=partial(Painter, paints="falls over"))
@@ -137,7 +137,7 @@ def test_an_env_that_fails_on_the_way_leaves_no_half_video_and_the_one_before(pa
     assert left.read_bytes() == whole
 
 
-def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv.Run, tmp_path: Path) -> None:
+def test_unwritable_path_and_other_file_format_are_refused(painted: mv.Run, tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"film.avi: expected a file .* such as .*film.mp4"):
         mv.record(painted, tmp_path / "film.avi", env=Painter)
     (tmp_path / "file").write_text("")
@@ -145,7 +145,7 @@ def test_a_place_that_cannot_be_written_to_and_a_file_that_is_no_mp4(painted: mv
         mv.record(painted, tmp_path / "file" / "film.mp4", env=Painter)
 
 
-def test_no_link_inside_a_run_is_followed(painted: mv.Run, tmp_path: Path) -> None:
+def test_symbolic_link_inside_a_run_is_refused(painted: mv.Run, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (painted.path / "videos").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(mv.errors.InvalidRequest, match="videos is "):
@@ -153,29 +153,29 @@ def test_no_link_inside_a_run_is_followed(painted: mv.Run, tmp_path: Path) -> No
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_without_the_extra_there_is_a_plain_word(painted: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_imageio_is_reported_with_the_extra(painted: mv.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(mv.errors.PreflightError, match=r"pip install 'multiverse\[video\]'"):
         mv.record(painted, env=Painter)
 
 
-def test_a_video_without_frames_is_no_file(tmp_path: Path) -> None:
+def test_video_without_frames_writes_no_file(tmp_path: Path) -> None:
     with VideoFile(tmp_path / "film.mp4", 30.0):
         pass
     assert not list(tmp_path.iterdir())
 
 
-def test_a_team_is_recorded_as_well(tmp_path: Path) -> None:
+def test_team_run_is_recorded(tmp_path: Path) -> None:
     boxes = {"num_boxes": 2, "max_timestep": 20}
-    how = {**SMALL, "env_steps": 100, "num_envs": 2, "normalize_rewards": False}
-    made = mv.record(mv.train("BoxJump-v0", env_kwargs=boxes, run_dir=tmp_path / "team", **how))
+    options = {**SMALL, "env_steps": 100, "num_envs": 2, "normalize_rewards": False}
+    made = mv.record(mv.train("BoxJump-v0", env_kwargs=boxes, run_dir=tmp_path / "team", **options))
     about, frames = frames_of(made.path)
     assert about == {"size": (960, 320), "fps": 40.0} and len(frames) == 22
     assert made.evaluation.lengths == (21,)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
-def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
+def test_record_command_prints_the_path_and_plays_the_evaluated_episodes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = mv.train("CartPole-v1", run_dir=tmp_path / "one", **{**SMALL, "env_steps": 100})
@@ -192,7 +192,7 @@ def test_the_command_says_where_it_is_and_plays_what_evaluate_plays(
     assert out.startswith(f"{tmp_path / 'film.mp4'}: ") and out.endswith(f"return {returns.split(', ')[0]}\n")
 
 
-def test_the_command_records_games_against_somebody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_command_plays_against_an_opponent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     four = "pettingzoo.classic.connect_four_v3:env"
     run = mv.train(four, run_dir=tmp_path / "one", **{**SMALL, "env_steps": 100})
     capsys.readouterr()
@@ -202,14 +202,14 @@ def test_the_command_records_games_against_somebody(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         ("nowhere", "nowhere: there is no such directory"),
         ("nowhere --episodes 0", "--episodes 0: must be greater than 0"),
         ("nowhere --fps -1", "--fps -1: must be greater than 0"),
     ],
 )
-def test_bad_input_is_one_sentence(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input_is_reported_in_one_line(typed: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["record", *typed.split()]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and told in error
+    assert error.count("\n") == 1 and message in error

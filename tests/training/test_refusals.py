@@ -175,5 +175,5 @@ def test_auto_num_envs_without_set_slots_is_refused_before_start(kind: Any, tmp_
 def test_auto_num_envs_flag_names_the_missing_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--algorithm", f"{__name__}:FixedEnvs", "--num-envs", "auto", "--run-dir", str(tmp_path / "run")]
     assert main(["train", "CartPole-v1", *flags]) != 0
-    told = capsys.readouterr()
-    assert "FixedEnvs has no method set_slots(slots)" in " ".join((told.out + told.err).split())
+    captured = capsys.readouterr()
+    assert "FixedEnvs has no method set_slots(slots)" in " ".join((captured.out + captured.err).split())

@@ -1,4 +1,4 @@
-"""A run holds a policy only if what is loaded acts as it does; else its algorithm's class makes the policy again."""
+"""A run contains a policy only if the loaded one acts equally; else its algorithm's class makes the policy again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SEEN = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
 
 
 class SmallestHead(EpsilonGreedyHead):
-    """The action of the smallest output."""
+    """A head that takes the action with the smallest output."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class Smallest(DQN):
 
 
 class QuantileHead(EpsilonGreedyHead):
-    """The action of the largest mean of several outputs."""
+    """A head that takes the action with the largest mean of several outputs."""
 
     __slots__ = ()
 
@@ -91,7 +91,7 @@ def test_policy_with_an_own_head_is_loaded_as_it_acted_in_its_run(kind: type, tm
     assert mv.evaluate(run.path, episodes=3, seed=0).mean_return == run.summary["evaluation"]["mean_return"]
 
 
-def test_policies_of_our_own_classes_are_held(tmp_path: Path) -> None:
+def test_policies_of_stock_algorithms_are_saved(tmp_path: Path) -> None:
     run = mv.train("CartPole-v1", "dqn", run_dir=tmp_path / "run", **FEW)
     assert None not in policies_in(checkpoint_of(run).state["session"]).values()
 
@@ -170,7 +170,7 @@ def test_policy_whose_method_was_replaced_is_not_saved(part: str) -> None:
     ],
     ids=str,
 )
-def test_policy_of_our_own_parts_is_saved(head: Head, actions: Any) -> None:
+def test_policy_of_stock_parts_is_saved(head: Head, actions: Any) -> None:
     policy = policy_of(head, outputs=outputs_for(learned_head(head), actions))
     saved = saved_policy(policy, SPACE, actions)
     assert saved["kind"] == "dense"
@@ -195,7 +195,7 @@ def test_self_play_refuses_a_policy_whose_past_versions_cannot_be_saved(tmp_path
 
 
 @pytest.mark.fault("D8")
-def test_class_of_a_script_is_named_at_the_start_and_asked_for_when_the_run_is_loaded(
+def test_class_of_a_script_is_named_at_the_start_and_required_when_loading(
     elsewhere: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = type("Scripted", (Smallest,), {"__module__": "__main__"})
@@ -217,7 +217,7 @@ def test_class_of_a_script_is_named_at_the_start_and_asked_for_when_the_run_is_l
 
 
 @pytest.mark.fault("E7")
-def test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted(
+def test_policy_class_of_a_foreign_run_is_imported_only_with_trust(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("strange.py").write_text(MODULE)

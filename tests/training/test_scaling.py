@@ -1,5 +1,5 @@
-"""`num_envs="auto"`: envs are added and taken away between rollouts, every decision is written, and a resumed run, also
-one that was killed, follows what was written and measures nothing twice."""
+"""`num_envs="auto"`: envs are added and removed between rollouts, and every decision is recorded; a resumed run,
+also one that was killed, follows the record and measures nothing twice."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.training.test_advice import Advised, Saying, returns
 
 SETTINGS: dict[str, Any] = {**SMALL, "num_envs": "auto", "steps_per_env": 5, "checkpoint_every_s": 0.0}
 SETTINGS |= {"env_steps": 600, "keep_checkpoints": 100, "log_every": 1}
-RATES = {8: 100.0, 16: 150.0, 32: 151.0}  # 16 it is, and three decisions
+RATES = {8: 100.0, 16: 150.0, 32: 151.0}  # 16 is chosen, after three decisions
 PLENTY = (1, 100)
 LOADED = (__name__,)
 
 
 class Measured(mv.Hook):
-    """Throughput and memory as the test says, in place of what a stopwatch would find."""
+    """Throughput and memory as the test sets them, in place of measurements."""
 
     def __init__(self, rates: Any = RATES, memory: tuple[int, int] = PLENTY) -> None:
         self.rates, self.memory, self.asked = rates, memory, 0
@@ -49,7 +49,7 @@ def train(where: Path, hook: mv.Hook | None = None, env: Any = "CartPole-v1", **
 
 
 def counts(run: mv.Run | Path) -> list[tuple[int, int]]:
-    """(env steps, envs from there on)."""
+    """(env steps, number of envs from there on)."""
     path = run if isinstance(run, Path) else run.path
     return [(line["env_steps"], line["num_envs"]) for line in map(json.loads, (path / FILE).read_text().splitlines())]
 
@@ -76,13 +76,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
         ({8: 100, 16: 90, 4: 99}, True, (8, True)),
     ],
 )
-def test_it_grows_or_shrinks_while_that_is_faster(
+def test_num_envs_grows_or_shrinks_while_that_is_faster(
     rates: dict[int, float], may_grow: bool, chosen: tuple[int, bool]
 ) -> None:
     assert next_to_try(rates, may_grow) == chosen
 
 
-def test_throughput_is_that_of_collecting_and_learning_after_a_first_rollout() -> None:
+def test_throughput_counts_collecting_and_learning_after_a_first_rollout() -> None:
     rate, clock, found = Throughput(), Clock(env_steps=1_000), []
     for _ in range(5):
         found.append(rate(clock, 8))
@@ -92,7 +92,7 @@ def test_throughput_is_that_of_collecting_and_learning_after_a_first_rollout() -
     assert rate(clock, 16) is None, "of other envs nothing is known"
 
 
-def test_a_short_look_is_no_measurement() -> None:
+def test_short_time_gives_no_measurement() -> None:
     rate, clock = Throughput(), Clock()
     for _ in range(20):
         assert rate(clock, 8) is None
@@ -101,14 +101,14 @@ def test_a_short_look_is_no_measurement() -> None:
 
 
 # -- in a run ----------------------------------------------------------------------------------------------------
-def test_every_decision_is_taken_and_written(whole: mv.Run) -> None:
+def test_every_decision_is_applied_and_written(whole: mv.Run) -> None:
     assert counts(whole) == [(40, 16), (120, 32), (280, 16)]
     lines = lines_of(whole.path, "metrics.jsonl")
     assert [(line["env_steps"], line["num_envs"]) for line in lines if "num_envs" in line][:5] == [
         (40, 8), (120, 16), (280, 32), (360, 16), (440, 16),
     ]  # fmt: skip
-    told = [json.loads(line) for line in (whole.path / FILE).read_text().splitlines()]
-    assert [(line["tried"], line["env_steps_per_s"], line["settled"]) for line in told] == [
+    events = [json.loads(line) for line in (whole.path / FILE).read_text().splitlines()]
+    assert [(line["tried"], line["env_steps_per_s"], line["settled"]) for line in events] == [
         (8, 100.0, False), (16, 150.0, False), (32, 151.0, True),
     ]  # fmt: skip
     assert whole.summary["env_steps"] == 600 and whole.summary["failures"]["steps_used"] == 600
@@ -122,8 +122,8 @@ def test_no_episode_is_played_twice(whole: mv.Run) -> None:
 
 
 @pytest.mark.fault("D5")
-def test_an_env_that_comes_back_goes_on_with_another_episode(tmp_path: Path) -> None:
-    """Envs 4 to 7 are taken away and come back: episodes that were cut are not begun again."""
+def test_env_added_again_continues_with_another_episode(tmp_path: Path) -> None:
+    """Envs 4 to 7 are removed and come back: truncated episodes are not begun again."""
     run = train(tmp_path / "run", Measured({8: 100, 16: 90, 4: 90}), env_steps=800)
     assert counts(run) == [(40, 16), (120, 4), (140, 8)]
     episodes = [(line["env_id"], line["episode"]) for line in lines_of(run.path, "episodes.jsonl")]
@@ -134,7 +134,7 @@ def test_an_env_that_comes_back_goes_on_with_another_episode(tmp_path: Path) -> 
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("executor", ["thread", "process", "hybrid"])
-def test_wherever_the_envs_run_the_run_is_the_same(executor: str, whole: mv.Run, tmp_path: Path) -> None:
+def test_executor_does_not_change_the_run(executor: str, whole: mv.Run, tmp_path: Path) -> None:
     run = train(tmp_path / "run", executor=executor, workers=2)
     assert digest(run) == digest(whole) and counts(run) == counts(whole)
     assert run.summary["plan"]["executor"] == executor and run.summary["failures"]["steps_used"] == 600
@@ -142,8 +142,8 @@ def test_wherever_the_envs_run_the_run_is_the_same(executor: str, whole: mv.Run,
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("at", [40, 120, 280, 360])
-def test_a_resumed_run_follows_what_was_written(at: int, whole: mv.Run, tmp_path: Path) -> None:
-    """Whatever a stopwatch would say today. What came after the checkpoint is in the file alone."""
+def test_resumed_run_follows_the_written_decisions(at: int, whole: mv.Run, tmp_path: Path) -> None:
+    """Whatever a measurement would give today. Records after the checkpoint are only in the file."""
     run = train(tmp_path / "run")
     hook = Measured({8: 1, 16: 1, 32: 100})
     mv.resume(run.path / "checkpoints" / f"step-{at:012d}", hooks=[hook])
@@ -153,10 +153,10 @@ def test_a_resumed_run_follows_what_was_written(at: int, whole: mv.Run, tmp_path
         assert lines_of(run.path, name) == lines_of(whole.path, name)
 
 
-def test_what_was_not_decided_yet_is_decided_after_a_resume(tmp_path: Path) -> None:
+def test_open_decisions_are_taken_after_a_resume(tmp_path: Path) -> None:
     run = train(tmp_path / "run", env_steps=120)
     assert counts(run) == [(40, 16)]
-    mv.resume(run, env_steps=600, hooks=[Measured({16: 150, 32: 151})])  # of 8 it is known
+    mv.resume(run, env_steps=600, hooks=[Measured({16: 150, 32: 151})])  # 8 is known
     assert counts(run) == [(40, 16), (200, 32), (360, 16)]
 
 
@@ -182,7 +182,7 @@ mv.train("CartPole-v1", run_dir=home, hooks=[Measured()], **settings)
 
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize(("where", "at"), [("change_num_envs", 2), ("learned", 3), ("_mark", 5)])
-def test_killed_and_resumed_it_is_the_same_run(
+def test_killed_run_resumes_exactly(
     where: str, at: int, whole: mv.Run, tmp_path: Path, programs: ForkedPrograms
 ) -> None:
     home = tmp_path / "run"
@@ -193,16 +193,16 @@ def test_killed_and_resumed_it_is_the_same_run(
 
 
 @pytest.mark.fault("D5")
-def test_stopped_while_envs_are_changed_it_is_saved_as_it_was_before(
+def test_run_stopped_while_envs_change_is_saved_as_before_the_change(
     whole: mv.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, calls = Session._opened, []
 
-    def stopped(self: Session, count: int, *how: Any) -> Any:
+    def stopped(self: Session, count: int, *options: Any) -> Any:
         calls.append(count)
         if len(calls) == 3:
             raise StopWaiting
-        return opened(self, count, *how)
+        return opened(self, count, *options)
 
     monkeypatch.setattr(Session, "_opened", stopped)
     run = train(tmp_path / "run", checkpoint_every_s=1_000.0)
@@ -211,7 +211,7 @@ def test_stopped_while_envs_are_changed_it_is_saved_as_it_was_before(
     assert digest(run) == digest(whole) and counts(run) == counts(whole)
 
 
-def test_half_a_line_is_none(tmp_path: Path) -> None:
+def test_partial_line_is_ignored(tmp_path: Path) -> None:
     run = train(tmp_path / "run", env_steps=120)
     with (run.path / FILE).open("a") as file:
         file.write('{"env_steps": 120, "tri')
@@ -219,20 +219,20 @@ def test_half_a_line_is_none(tmp_path: Path) -> None:
     assert counts(run) == [(40, 16), (200, 32), (360, 16)]
 
 
-def test_a_line_that_makes_no_sense_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_malformed_line_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"env_steps": 40, "tried": 8, "num_envs": "many"}\n')
     with pytest.raises(MultiverseError, match=r"num_envs\.jsonl.*"):
         Scaling(tmp_path)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------
-def test_it_does_not_grow_beyond_what_memory_allows(tmp_path: Path) -> None:
+def test_num_envs_does_not_grow_beyond_the_memory(tmp_path: Path) -> None:
     run = train(tmp_path / "run", Measured({8: 100, 4: 90}, memory=(10, 9)))
     assert counts(run) == [(40, 4), (60, 8)]
     assert "too little memory for more" in (run.path / FILE).read_text()
 
 
-def test_where_memory_runs_out_half_of_the_envs_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_num_envs_is_halved_if_memory_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "MEMORY_CHECK_S", 0.0)
     run = train(tmp_path / "run", Measured(memory=(100, 9)), env_steps=150)
     assert counts(run) == [(40, 4), (60, 2), (70, 1)], "and it is not tried to grow again"
@@ -240,17 +240,17 @@ def test_where_memory_runs_out_half_of_the_envs_go(tmp_path: Path, monkeypatch: 
     assert last["env_steps_per_s"] is None and "memory" in last["why"] and last["settled"]
 
 
-def test_what_the_run_holds_is_known() -> None:
+def test_memory_of_the_run_is_measured() -> None:
     held, left = scaling.held_and_available()
     assert 2**20 < held < 2**40 and left > 0
 
 
 # -- who else is there -------------------------------------------------------------------------------------------
-def test_advised_envs_are_told_again(tmp_path: Path) -> None:
-    """And those that save themselves: new envs know nothing of what the ones before were told."""
+def test_advice_is_passed_on_to_new_envs(tmp_path: Path) -> None:
+    """Including envs that save their state: new envs do not have the advice given to earlier ones."""
     hooks = [Measured(), Advice(Saying({"rewards": {"step": 3}}), every_episodes=4)]
-    how = {**SETTINGS, "env_steps": 1_600, "steps_per_env": 10}
-    run = mv.train(Advised, run_dir=tmp_path / "run", hooks=hooks, **how)
+    options = {**SETTINGS, "env_steps": 1_600, "steps_per_env": 10}
+    run = mv.train(Advised, run_dir=tmp_path / "run", hooks=hooks, **options)
     assert counts(run) == [(80, 16), (240, 32), (560, 16)]
     assert set(returns(run)[-20:]) == {24.0}
 
@@ -262,7 +262,9 @@ def test_advised_envs_are_told_again(tmp_path: Path) -> None:
         ("pettingzoo.classic.connect_four_v3:env", {"opponents": 2, "opponent_every": 1}),
     ],
 )
-def test_teams_that_remember_and_self_play(env: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_recurrent_teams_and_self_play_support_auto_num_envs(
+    env: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     run = train(tmp_path / "run", env=env, env_steps=200, hidden_sizes=(8,), **settings)
     assert counts(run) == [(40, 16), (120, 32)] and run.summary["env_steps"] == 280
     before = digest(run)
@@ -270,18 +272,18 @@ def test_teams_that_remember_and_self_play(env: str, settings: dict[str, Any], t
     assert digest(run) == before
 
 
-def test_algorithms_that_keep_something_for_every_env_are_refused(tmp_path: Path) -> None:
+def test_algorithms_with_data_per_env_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"num_envs='auto': dqn keeps data of each env.*give a number"):
         mv.train("CartPole-v1", "dqn", num_envs="auto", run_dir=tmp_path / "run", preset=False)
 
 
-def test_a_number_or_auto() -> None:
+def test_num_envs_is_a_positive_integer_or_auto() -> None:
     assert TrainConfig(num_envs="auto").num_evaluation_envs == 10
     for wrong in (0, "many", 1.5):
         with pytest.raises(MultiverseError, match="num_envs"):
             mv.train("CartPole-v1", num_envs=wrong)
 
 
-def test_a_decision_without_envs_is_none() -> None:
+def test_decision_for_zero_envs_is_refused() -> None:
     with pytest.raises(MultiverseError, match="num_envs"):
         Decision(0, 8, 1.0, 0, False, "")

@@ -1,4 +1,4 @@
-"""Values that follow the budget, in runs that are resumed with another one."""
+"""Values that follow the budget, in runs that are resumed with another budget."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_unchanged_values_are_not_reported(tmp_path: Path, caplog: pytest.LogCap
     assert not warnings_of(caplog)
 
 
-def test_a_function_of_the_budget_that_jumps_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_schedule_function_that_jumps_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def rate(left: float) -> float:
         return 1e-3 * left
 
@@ -87,7 +87,7 @@ def test_a_function_of_the_budget_that_jumps_is_reported(tmp_path: Path, caplog:
     assert warning.startswith("learning_rate goes from 0.00025 to 0.0005:")
 
 
-def test_exploration_that_would_begin_again_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_exploration_that_would_start_again_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = {
         "num_envs": 1,
         "env_steps": 200,
@@ -115,7 +115,7 @@ def test_progress_outside_of_0_to_1_is_refused(value: float) -> None:
         mv.train("CartPole-v1", schedule_progress=value)
 
 
-def test_the_flag_holds_the_schedules_of_one_run_and_of_every_seed(
+def test_hold_schedules_flag_applies_to_single_runs_and_seed_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_the_flag_holds_the_schedules_of_one_run_and_of_every_seed(
     assert held == pytest.approx([0.75] * 3) and not warnings_of(caplog)
 
 
-def test_function_is_the_whole_schedule_also_over_a_linear_preset(tmp_path: Path) -> None:
+def test_schedule_function_replaces_a_linear_preset(tmp_path: Path) -> None:
     run = mv.train(
         "CartPole-v1", run_dir=tmp_path / "run", lr=lambda left: 1e-3 * left, env_steps=1_024, executor="serial",
         evaluation_episodes=1, evaluate_every=0, progress=False,
@@ -136,9 +136,7 @@ def test_function_is_the_whole_schedule_also_over_a_linear_preset(tmp_path: Path
     assert rates == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
 
 
-def test_budget_edited_in_the_config_that_makes_schedules_jump_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_edited_budget_that_makes_schedules_jump_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = mv.train(
         "CartPole-v1", run_dir=tmp_path / "run", env_steps=512, executor="serial", evaluation_episodes=1,
         evaluate_every=0, progress=False,

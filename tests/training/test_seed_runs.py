@@ -1,4 +1,4 @@
-"""Several seeds: in one directory, side by side, resumed as a whole, and told as one figure in a file."""
+"""Several seeds: in one directory, in parallel, resumed together, and summarised in a file."""
 
 from __future__ import annotations
 
@@ -46,42 +46,42 @@ def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def here(**kwargs: Any) -> Any:
-    """An env that no other process can be told of by name, as far as it knows."""
+    """An env that cannot be named to other processes."""
     return gymnasium.make("CartPole-v1", **kwargs)
 
 
-def test_seeds_side_by_side_are_the_runs_that_each_would_be_alone(
+def test_seeds_in_parallel_equal_single_runs(
     tmp_path: Path, two_cores: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = mv.train("CartPole-v1", run_dir=tmp_path / "set", seeds=2, **{**FEW, "progress": True})
     assert isinstance(found, seed_runs.SeedRuns) and list(found.runs) == [5, 6]
-    told = capsys.readouterr().err
-    assert all(f"seed {seed} | Run: seed-{seed}\n" in told for seed in (5, 6))
-    lines = [line for line in told.splitlines() if line.startswith("seed ")]
+    output = capsys.readouterr().err
+    assert all(f"seed {seed} | Run: seed-{seed}\n" in output for seed in (5, 6))
+    lines = [line for line in output.splitlines() if line.startswith("seed ")]
     assert all(len(line) <= 80 for line in lines) and any(" steps " in line and " left" in line for line in lines)
     alone = mv.train("CartPole-v1", run_dir=tmp_path / "alone", **{**FEW, "seed": 6})
     assert digest(found.runs[6]) == digest(alone)
 
 
-def test_what_they_say_together_is_in_a_file(tmp_path: Path) -> None:
+def test_summary_of_all_seeds_is_in_a_file(tmp_path: Path) -> None:
     found = mv.train(here, run_dir=tmp_path / "set", seeds=3, **FEW)
-    told = json.loads((tmp_path / "set" / "seeds.json").read_text())
+    report = json.loads((tmp_path / "set" / "seeds.json").read_text())
     returns = [run.summary["evaluation"]["mean_return"] for run in found.runs.values()]
-    assert told["returns"] == dict(zip("567", returns)) and told["seeds"] == [5, 6, 7]
-    assert told["iqm"] == interquartile_mean(returns) and told["interval"] == list(bootstrap_interval(returns))
-    assert repr(found).startswith(f"<SeedRuns {tmp_path / 'set'}: IQM of 3 seeds: {told['iqm']:.1f} (95 %")
+    assert report["returns"] == dict(zip("567", returns)) and report["seeds"] == [5, 6, 7]
+    assert report["iqm"] == interquartile_mean(returns) and report["interval"] == list(bootstrap_interval(returns))
+    assert repr(found).startswith(f"<SeedRuns {tmp_path / 'set'}: IQM of 3 seeds: {report['iqm']:.1f} (95 %")
 
 
-def test_they_are_never_taken_for_one(
+def test_seed_set_is_refused_where_one_run_is_expected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = mv.train(here, run_dir="set", seeds=2, **FEW)
     assert isinstance(found, seed_runs.SeedRuns)
-    told = r"several seeds \(seed-5, seed-6\): choose one, set/seed-5, or in Python run.runs\[5\]"
+    message = r"several seeds \(seed-5, seed-6\): choose one, set/seed-5, or in Python run.runs\[5\]"
     one_run: list[Any] = [mv.evaluate, mv.load, mv.record, lambda run: mv.replay(run, 0)]
     for what in one_run:
-        with pytest.raises(mv.errors.InvalidRequest, match=told):
+        with pytest.raises(mv.errors.InvalidRequest, match=message):
             what(found)
     for words in (["record", "set"], ["replay", "set", "--episode", "0"]):
         assert main(words) == 2 and "choose one, set/seed-5" in capsys.readouterr().err
@@ -91,7 +91,7 @@ def test_they_are_never_taken_for_one(
     assert {row["seed"] for row in rows} == {5, 6}
 
 
-def test_a_directory_above_means_the_set_that_was_written_to_last(
+def test_parent_directory_means_its_most_recent_seed_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -108,9 +108,7 @@ def test_a_directory_above_means_the_set_that_was_written_to_last(
     assert find_set(Path("runs/x")) is None and mv.Run.at("runs").path == Path("runs/x/alone")
 
 
-def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_interrupted_set_resumes_all_unfinished_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Interrupts(mv.Hook):
         def on_update(self, trainer: Any, report: Any) -> None:
             if trainer.config.seed == 6:
@@ -133,7 +131,7 @@ def test_an_interrupted_set_goes_on_with_all_that_are_not_done(
 
 @pytest.mark.fault("A14")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
-def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_or_killed_set_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ON_TWO_CORES]
     words = ["train", "CartPole-v1", "--seeds", "2", "--run-dir", "set", *FLAGS, "--env-steps", "100000000"]
     process = subprocess.Popen([*command, *words], cwd=tmp_path, stdout=subprocess.PIPE, text=True, process_group=0)
@@ -147,7 +145,7 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
     helpers = psutil.Process(process.pid).children(recursive=True)
     if (
         number == signal.SIGUSR1
-    ):  # as a scheduler sends it: to every process of the job, also those that the set asks too
+    ):  # as a scheduler sends it: to every process of the job, also those that the set signals itself
         for helper in helpers:
             helper.send_signal(number)
     os.kill(process.pid, number)
@@ -161,7 +159,7 @@ def test_a_set_that_is_interrupted_or_killed_leaves_nothing_running(number: sign
 
 
 @pytest.mark.fault("A14")
-def test_a_set_of_a_python_program_is_saved_at_sigterm(tmp_path: Path) -> None:
+def test_set_of_a_python_program_is_saved_at_sigterm(tmp_path: Path) -> None:
     program = """
 import multiverse as mv
 from multiverse.training import side_by_side
@@ -180,7 +178,7 @@ mv.train("CartPole-v1", seeds=2, run_dir="set", num_envs=2, num_steps=16, env_st
     assert [json.loads((run / "summary.json").read_text())["finished"] for run in runs] == [False, False]
 
 
-def test_one_that_fails_costs_the_others_nothing(
+def test_failing_seed_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], two_cores: None
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -202,16 +200,16 @@ def test_one_that_fails_costs_the_others_nothing(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"seeds": 0}, "expected 1 to"),
         ({"seeds": 2, "seed": 2**64}, "from 0 to"),
         ({"seeds": 2}, "is not empty"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_invalid_seed_settings_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(mv.MultiverseError, match=told):
+    with pytest.raises(mv.MultiverseError, match=message):
         mv.train("CartPole-v1", run_dir=tmp_path, **{**FEW, **settings})
     assert os.listdir(tmp_path) == ["mine.txt"]
 
@@ -227,7 +225,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, Any], told: str, tmp
         (4, "serial", None, 3, (3, None)),
     ],
 )
-def test_cores_are_shared_out(
+def test_cores_are_shared_between_seeds(
     cores: int, executor: Any, workers: int | None, count: int, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: cores)
@@ -236,7 +234,7 @@ def test_cores_are_shared_out(
     assert (at_once, shared.workers) == wanted
 
 
-def test_why_a_process_ended_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reason_for_the_end_of_a_process_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "many_ends.py").write_text(
         "import os\ndef child(order):\n    print('said')\n"

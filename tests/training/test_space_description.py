@@ -1,4 +1,4 @@
-"""Spaces come back from JSON as they were, and a file that describes none is refused in a sentence."""
+"""Spaces are restored exactly from JSON, and an invalid file is refused in one sentence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
-def test_a_space_comes_back_as_it_was(space: spaces.Space[Any]) -> None:
+def test_space_is_restored_from_its_description(space: spaces.Space[Any]) -> None:
     again = space_from(json.loads(json.dumps(described(space), allow_nan=False)))
     assert again == space and str(again) == str(space) and again.dtype == space.dtype
     if isinstance(space, spaces.Dict) and isinstance(again, spaces.Dict):
@@ -44,14 +44,14 @@ def test_a_space_comes_back_as_it_was(space: spaces.Space[Any]) -> None:
         assert (again.low.tobytes(), again.high.tobytes()) == (space.low.tobytes(), space.high.tobytes())
 
 
-def test_images_take_few_bytes() -> None:
+def test_description_of_an_image_space_is_short() -> None:
     assert len(json.dumps(described(SPACES[2]))) < 100
 
 
 @pytest.mark.parametrize(
     "space", [spaces.Text(3), spaces.Sequence(spaces.Discrete(2)), spaces.Dict({1: spaces.Discrete(2)})]
 )
-def test_what_cannot_be_described_is_refused(space: spaces.Space[Any]) -> None:
+def test_unsupported_spaces_are_refused(space: spaces.Space[Any]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="cannot be described"):
         described(space)
 
@@ -89,9 +89,7 @@ for _ in range(60):
     ],
     ids=lambda said: json.dumps(said)[:60],
 )  # fmt: skip
-def test_a_file_that_describes_no_space_is_refused_in_one_sentence(
-    observation: Any, trained: Path, tmp_path: Path
-) -> None:
+def test_invalid_space_description_is_refused_in_one_line(observation: Any, trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "spaces.json").write_text(json.dumps({"observation": observation, "action": described(spaces.Discrete(2))}))
     with pytest.raises(mv.errors.InvalidRequest, match=r"spaces\.json cannot be used.*Pass env=") as refused:
@@ -102,7 +100,7 @@ def test_a_file_that_describes_no_space_is_refused_in_one_sentence(
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("text", [b"", b"[", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"observation": 1'])
-def test_a_file_that_is_none_is_refused_in_one_sentence(text: bytes, trained: Path, tmp_path: Path) -> None:
+def test_malformed_spaces_file_is_refused_in_one_line(text: bytes, trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "spaces.json").write_bytes(text)
     with pytest.raises(mv.errors.InvalidRequest, match=r"spaces\.json cannot be used") as refused:
@@ -111,7 +109,7 @@ def test_a_file_that_is_none_is_refused_in_one_sentence(text: bytes, trained: Pa
 
 
 @pytest.mark.fault("E7")
-def test_spaces_of_another_policy_are_refused_in_words(trained: Path, tmp_path: Path) -> None:
+def test_spaces_of_another_policy_are_refused_with_the_reason(trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     (run / "spaces.json").write_text(
         json.dumps({"observation": {**BOX, "shape": [5]}, "action": described(spaces.Discrete(2))})

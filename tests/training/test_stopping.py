@@ -1,4 +1,4 @@
-"""Ctrl-C while an env of a run hangs: the run is saved as it was after its last update, and ends."""
+"""Ctrl-C while an env of a run hangs: the run is saved in its state after the last update, and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.training.small_runs import SMALL
 
 
 @pytest.mark.fault("G4", "A14")
-def test_a_run_whose_env_hangs_is_saved_and_ended_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_a_hanging_env_is_saved_and_ended_by_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interrupts, "PATIENCE_S", 0.2)
     monkeypatch.setattr(session_envs, "Timeouts", functools.partial(mv.Timeouts, close_s=0.2))
     settings = SMALL | {"executor": "process", "workers": 1, "num_envs": 2, "reply_timeout_s": None}

@@ -53,7 +53,7 @@ def harm(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def foreign_run(plain: Path, tmp_path: Path, harm: Path) -> Path:
-    """A run whose config has a directory made."""
+    """A run whose config names `os:mkdir` as its env."""
     run = Path(shutil.copytree(plain, tmp_path / "foreign"))
     changed(run, "env: CartPole-v1", "env: os:mkdir")
     changed(run, "env_kwargs: {}", f"env_kwargs:\n  path: {harm}")
@@ -68,14 +68,14 @@ def changed(run: Path, old: str, new: str) -> None:
 
 # -- code ----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E7")
-def test_loading_to_act_needs_no_env_and_calls_nothing(foreign_run: Path, plain: Path, harm: Path) -> None:
+def test_loading_a_foreign_policy_needs_no_env_and_calls_nothing(foreign_run: Path, plain: Path, harm: Path) -> None:
     seen = np.linspace(-1, 1, 20, dtype=np.float32).reshape(5, 4)
     assert mv.load(foreign_run).act(seen).tolist() == mv.load(plain).act(seen).tolist()
     assert not harm.exists()
 
 
 @pytest.mark.fault("E7")
-def test_a_run_of_a_version_that_saved_no_spaces_is_built_only_if_it_is_trusted(
+def test_foreign_run_without_saved_spaces_is_built_only_with_trust(
     foreign_run: Path, plain: Path, tmp_path: Path, harm: Path
 ) -> None:
     (foreign_run / "spaces.json").unlink()
@@ -90,10 +90,10 @@ def test_a_run_of_a_version_that_saved_no_spaces_is_built_only_if_it_is_trusted(
 
 
 @pytest.mark.fault("E7")
-def test_set_that_is_resumed_with_another_env_by_name_does_not_call_its_own(
+def test_foreign_set_resumed_with_another_env_does_not_call_its_own(
     foreign_run: Path, tmp_path: Path, harm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where its runs have not begun, and there are cores for a process each."""
+    """Also if its runs have not begun, and there are enough cores for a process each."""
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
     several = tmp_path / "set"
     several.mkdir()
@@ -110,9 +110,7 @@ def resumed(run: Path, **named: Any) -> None:
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("go", [resumed, evaluate])
-def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
-    go: Callable[..., Any], foreign_run: Path, harm: Path
-) -> None:
+def test_calls_of_a_foreign_run_are_named_and_need_trust(go: Callable[..., Any], foreign_run: Path, harm: Path) -> None:
     before = {path: path.read_bytes() for path in foreign_run.rglob("*") if path.is_file()}
     with pytest.raises(UntrustedRun, match=r"would call os:mkdir\(path='.*harm'\).*trust=True") as refused:
         go(foreign_run)
@@ -124,20 +122,18 @@ def test_what_a_strangers_run_would_call_is_named_and_wants_trust(
 
 
 @pytest.mark.fault("E7")
-def test_an_env_that_the_caller_gives_is_his_own(foreign_run: Path, harm: Path) -> None:
+def test_env_given_by_the_caller_needs_no_trust(foreign_run: Path, harm: Path) -> None:
     changed(foreign_run, f"  path: {harm}", "  level: 3")
     assert len(evaluate(foreign_run, env=make_env, episodes=1).returns) == 1
     mv.resume(foreign_run, env=make_env, env_steps=200)
-    with pytest.raises(UntrustedRun, match="os:mkdir"):  # and vouches for nothing else
+    with pytest.raises(UntrustedRun, match="os:mkdir"):  # that resume does not make the run trusted
         mv.resume(foreign_run, env_steps=300)
 
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("algorithm", ["examples.own_algorithm:Reinforce", Reinforce])
-def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_own(
-    algorithm: Any, tmp_path: Path
-) -> None:
-    """Neither of a run's env nor of its algorithm, and neither of one run nor of several."""
+def test_objects_given_by_the_caller_make_no_other_code_trusted(algorithm: Any, tmp_path: Path) -> None:
+    """Neither for the env nor for the algorithm of a run, and neither for one run nor for several."""
     quick: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "progress": False}
     for seeds in (1, 2):
         run = tmp_path / f"run-{seeds}"
@@ -161,7 +157,7 @@ def test_what_the_caller_brings_in_its_place_makes_no_code_of_a_strangers_ones_o
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", ["evil_package:CartPole-v1", "evil.package:make"])
-def test_a_module_before_an_id_is_code_too(name: str, foreign_run: Path, tmp_path: Path, harm: Path) -> None:
+def test_module_before_an_env_id_needs_trust(name: str, foreign_run: Path, tmp_path: Path, harm: Path) -> None:
     (tmp_path / "evil_package.py").write_text(f"import pathlib; pathlib.Path({str(harm)!r}).touch()")
     changed(foreign_run, "env: os:mkdir", f"env: {name}")
     sys.path.insert(0, str(tmp_path))
@@ -177,7 +173,7 @@ def test_a_module_before_an_id_is_code_too(name: str, foreign_run: Path, tmp_pat
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("name", ["evil_package:go", "evil-package:go", "runs.1.evil-package:go()"])
 @pytest.mark.parametrize("what", ["evaluation_opponent: null", "algorithm: ppo"])
-def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
+def test_env_given_by_the_caller_makes_no_opponent_or_algorithm_trusted(
     what: str, name: str, plain: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(plain, tmp_path / "foreign"))
@@ -190,8 +186,8 @@ def test_an_env_of_the_callers_vouches_for_no_opponent_and_no_algorithm(
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("module", ["evil_package", "evil-package", "1.evil", "/tmp/evil.py", "../evil.py"])
-def test_code_that_is_named_for_an_env_to_import_is_code_too(module: str, plain: Path, tmp_path: Path) -> None:
-    """Gymnasium's own ids for foreign envs take a `module:id`."""
+def test_modules_named_in_env_arguments_need_trust(module: str, plain: Path, tmp_path: Path) -> None:
+    """Gymnasium's own ids for foreign envs have the form `module:id`."""
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     changed(run, "env: CartPole-v1", "env: GymV26Environment-v0")
     changed(run, "env_kwargs: {}", f"env_kwargs:\n  env_id: {module}:CartPole-v1")
@@ -200,8 +196,8 @@ def test_code_that_is_named_for_an_env_to_import_is_code_too(module: str, plain:
 
 
 @pytest.mark.fault("E7")
-def test_an_algorithm_by_name_is_never_imported(foreign_run: Path) -> None:
-    """Nor is it needed to act: the run holds the policy itself."""
+def test_algorithm_named_by_a_foreign_run_is_not_imported(foreign_run: Path) -> None:
+    """It is not needed to act either: the run contains the policy itself."""
     changed(foreign_run, "algorithm: ppo", "algorithm: os:mkdir")
     for go in (resumed, evaluate):
         with pytest.raises(UntrustedRun, match="os:mkdir"):
@@ -210,7 +206,7 @@ def test_an_algorithm_by_name_is_never_imported(foreign_run: Path) -> None:
 
 
 class WithoutPolicy(Reinforce):
-    """An algorithm whose runs hold no policy that acts without it."""
+    """An algorithm whose runs contain no policy that acts without it."""
 
     def policy(self) -> Any:
         policy = super().policy()
@@ -219,10 +215,10 @@ class WithoutPolicy(Reinforce):
 
 
 @pytest.mark.fault("E7")
-def test_algorithm_of_strangers_run_is_imported_to_act_only_with_trust(
+def test_algorithm_of_a_foreign_run_is_imported_for_acting_only_with_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also as an opponent. One's own run needs no trust."""
+    """Also as an opponent. A run of the same user needs no trust."""
     run = mv.train("CartPole-v1", WithoutPolicy, run_dir=tmp_path / "run", num_envs=2, env_steps=64, executor="serial",
                    steps_per_env=32, evaluate_every=0, evaluation_episodes=1, progress=False).path  # fmt: skip
     observation = np.zeros(4, np.float32)
@@ -243,7 +239,7 @@ def test_algorithm_of_strangers_run_is_imported_to_act_only_with_trust(
 
 
 @pytest.mark.fault("E7", "E6")
-def test_secrets_of_what_would_be_called_are_not_told(foreign_run: Path, harm: Path) -> None:
+def test_secrets_are_hidden_in_the_trust_error(foreign_run: Path, harm: Path) -> None:
     changed(foreign_run, f"  path: {harm}", "  url: https://me:swordfish@example.org\n  level: 3")
     with pytest.raises(UntrustedRun) as refused:
         resumed(foreign_run, env_kwargs={"api_key": "hunter2", "url": "x"})
@@ -257,7 +253,7 @@ FOREIGN_CLUSTER = "203.0.113.7:6379"
 
 @pytest.fixture
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """Addresses of the clusters that would have been joined; None: one of the program's own."""
+    """Addresses of the clusters that would have been joined; None: a new cluster of the program."""
     addresses: list[str | None] = []
 
     def connect(options: Any) -> None:
@@ -278,7 +274,7 @@ def clustered(plain: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.fault("E7")
-def test_cluster_of_a_strangers_run_is_joined_only_with_trust(
+def test_cluster_of_a_foreign_run_is_joined_only_with_trust(
     clustered: Path, joined: list[str | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = ["train", "--config", str(clustered / "config.yaml"), "--run-dir", str(clustered.parent / "new")]
@@ -292,7 +288,7 @@ def test_cluster_of_a_strangers_run_is_joined_only_with_trust(
 
 
 @pytest.mark.fault("E7")
-def test_cluster_that_the_caller_names_needs_no_trust(clustered: Path, joined: list[str | None]) -> None:
+def test_cluster_named_by_the_caller_needs_no_trust(clustered: Path, joined: list[str | None]) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="no cluster in this test"):
         mv.resume(clustered, env_steps=200, ray_address="10.0.0.1:6379", progress=False)
     file = str(clustered / "config.yaml")
@@ -302,7 +298,7 @@ def test_cluster_that_the_caller_names_needs_no_trust(clustered: Path, joined: l
 
 @pytest.mark.fault("E7")
 def test_cluster_in_a_checkpoint_is_never_joined(plain: Path) -> None:
-    """Only the config names one, and it is what `--trust` is about."""
+    """Only the config names one, and `--trust` is about the config."""
     ray = {"address": FOREIGN_CLUSTER, "cpus_per_worker": 1.0, "gpus_per_worker": 0.0}
     found = checkpoint_of(plain)
     plan = {**found.state["plan"], "executor": "ray", "workers": 1, "start_method": None, "ray": ray}
@@ -331,7 +327,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mine(own: Path, tmp_path: Path) -> Path:
-    """A run of this user's, which lies elsewhere by now."""
+    """A run of this user, moved to another place."""
     return Path(shutil.copytree(own, tmp_path / "mine"))
 
 
@@ -339,7 +335,7 @@ SECRET = {"api_key": "hunter2"}
 
 
 @pytest.mark.fault("E7")
-def test_ones_own_runs_need_no_word(mine: Path) -> None:
+def test_own_runs_need_no_trust(mine: Path) -> None:
     assert len(evaluate(mine, episodes=1, env_kwargs=SECRET).returns) == 1
     for steps in (200, 300):  # also after its config was written again
         assert mv.resume(mine, env_steps=steps, env_kwargs=SECRET).summary["env_steps"] == steps
@@ -347,7 +343,7 @@ def test_ones_own_runs_need_no_word(mine: Path) -> None:
 
 
 @pytest.mark.fault("E7")
-def test_a_run_that_was_trusted_and_went_on_is_ones_own(mine: Path) -> None:
+def test_trusted_run_that_was_resumed_is_an_own_run(mine: Path) -> None:
     (mine / "origin.json").unlink()
     mv.resume(mine, env_steps=200, env_kwargs=SECRET, trust=True)
     mv.resume(mine, env_steps=300, env_kwargs=SECRET)
@@ -357,7 +353,7 @@ def test_a_run_that_was_trusted_and_went_on_is_ones_own(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [(f"env: {OURS}", "env: os:mkdir"), ("level: 3", "level: 4"), ("level: 3", "levels: 3")]
 )
-def test_a_mark_is_of_what_would_be_called(old: str, new: str, mine: Path) -> None:
+def test_origin_mark_covers_what_would_be_called(old: str, new: str, mine: Path) -> None:
     changed(mine, old, new)
     with pytest.raises(UntrustedRun):
         mv.resume(mine, env_kwargs=SECRET)
@@ -365,7 +361,7 @@ def test_a_mark_is_of_what_would_be_called(old: str, new: str, mine: Path) -> No
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("origin", ["", "[]", "{}", '{"mark": 1}', '{"mark": ""}', '{"mark": "é"}', "\xff", None])
-def test_no_other_mark_will_do(origin: str | None, mine: Path) -> None:
+def test_invalid_origin_marks_are_refused(origin: str | None, mine: Path) -> None:
     (mine / "origin.json").unlink()
     if origin is not None:
         (mine / "origin.json").write_text(origin, encoding="latin-1")
@@ -374,7 +370,7 @@ def test_no_other_mark_will_do(origin: str | None, mine: Path) -> None:
 
 
 @pytest.mark.fault("E7")
-def test_another_user_is_another(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_of_another_user_needs_trust(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other user"))
     with pytest.raises(UntrustedRun):
         mv.resume(mine, env_kwargs=SECRET)
@@ -382,7 +378,7 @@ def test_another_user_is_another(mine: Path, tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.fault("E7")
-def test_the_key_is_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_readable_only_by_its_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     trained(tmp_path / "plain")
     assert not (tmp_path / "state").exists()  # not needed for an id of Gymnasium
@@ -398,7 +394,7 @@ def test_the_key_is_kept_for_this_user_alone(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("spoilt", ["no directory", "others may read it", "a link", "short"])
-def test_without_a_key_of_ones_own_nothing_is_trusted_and_that_is_said(
+def test_unusable_key_means_no_trust_with_a_reason(
     spoilt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -431,7 +427,7 @@ def one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.fault("E7")
-def test_commands_want_the_word_too(foreign_run: Path, harm: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_need_the_trust_flag(foreign_run: Path, harm: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = ["--run-dir", str(foreign_run.parent / "new")]
     for typed in (["resume", str(foreign_run)], ["evaluate", str(foreign_run)],
                   ["train", "--config", str(foreign_run / "config.yaml"), *home]):  # fmt: skip
@@ -442,9 +438,7 @@ def test_commands_want_the_word_too(foreign_run: Path, harm: Path, capsys: pytes
 
 
 @pytest.mark.fault("E7")
-def test_a_config_of_ones_own_run_or_with_the_env_typed_needs_no_word(
-    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_config_or_typed_env_needs_no_trust(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed(mine, "  api_key: <redacted>\n", "")
     file = tmp_path / "my.yaml"
     shutil.copy(mine / "config.yaml", file)
@@ -457,10 +451,10 @@ def test_a_config_of_ones_own_run_or_with_the_env_typed_needs_no_word(
 
 @pytest.mark.fault("E7")
 @pytest.mark.parametrize("more", [[], ["--help"], ["CartPole-v1"]], ids=["as it is", "help", "with the env typed"])
-def test_the_algorithm_of_a_strangers_config_is_not_imported(
+def test_algorithm_of_a_foreign_config_is_not_imported(
     more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not even to know its flags."""
+    """Not even for its flags."""
     (tmp_path / "evil_algorithm.py").write_text("open('harm', 'w')\nclass Mine: pass\n")
     (tmp_path / "c.yaml").write_text("env: CartPole-v1\nalgorithm: evil_algorithm:Mine\nenv_steps: 64\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -470,7 +464,7 @@ def test_the_algorithm_of_a_strangers_config_is_not_imported(
 
 
 @pytest.mark.fault("E7")
-def test_the_algorithm_of_a_strangers_run_is_not_imported_for_flags_of_resume(
+def test_algorithm_of_a_foreign_run_is_not_imported_for_flags_of_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "worse_algorithm.py").write_text("open('harm', 'w')\nclass Mine: pass\n")

@@ -1,4 +1,4 @@
-"""Runs of several agents: who learns, from what, how they are played against, and that all of it is exact."""
+"""Runs of several agents: which agents learn, from which rows, the opponents of evaluations, and exactness."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ mv.train(env, run_dir=home, **settings)
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], mv.Run]:
-    """A run of each kind, in one process; made when it is first wanted."""
+    """A run of each kind in one process, made at its first use."""
 
     @functools.cache
     def run_of(kind: str) -> mv.Run:
@@ -97,7 +97,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], m
 
 
 @KINDS
-def test_a_killed_run_goes_on_bit_for_bit(
+def test_killed_run_resumes_exactly(
     kind: str, tmp_path: Path, uninterrupted: Callable[[str], mv.Run], programs: ForkedPrograms
 ) -> None:
     env, settings = RUNS[kind]
@@ -119,8 +119,8 @@ def test_executors_and_worker_counts_change_no_bit(
     """Three workers with unequal shares of the four envs, or (the first kind) one with all of them."""
     (env, settings), here = RUNS[kind], uninterrupted(kind)
     for workers in (1, 3) if kind == next(iter(RUNS)) else (3,):
-        how = {**RUN, **settings, "executor": "process", "workers": workers}
-        there = mv.train(env, run_dir=tmp_path / f"there{workers}", **how)
+        options = {**RUN, **settings, "executor": "process", "workers": workers}
+        there = mv.train(env, run_dir=tmp_path / f"there{workers}", **options)
         assert digest(there) == digest(here)
         assert lines_of(there.path, "episodes.jsonl") == lines_of(here.path, "episodes.jsonl")
 
@@ -141,7 +141,7 @@ def test_agents_with_equal_spaces_share_a_learner_or_have_their_own(tmp_path: Pa
         mv.train("CartPole-v1", separate=True, run_dir=tmp_path / "one", **RUN)
 
 
-def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Path) -> None:
+def test_central_critic_receives_its_team_and_the_policy_only_itself(tmp_path: Path) -> None:
     for name, sizes in (("numpy", (64, 64)), ("torch", (300,))):
         run = mv.train(SPREAD, run_dir=tmp_path / name, critic="central", hidden_sizes=sizes, **RUN)
         session = checkpoint_of(run).state["session"]
@@ -151,7 +151,7 @@ def test_a_central_critic_sees_its_team_and_the_policy_only_itself(tmp_path: Pat
         assert session["algorithms"]["agent"]["weights"]["parameters"].size == actor + critic
 
 
-def test_what_a_team_sees_is_everybodys_own_first() -> None:
+def test_team_inputs_start_with_the_agents_own_observation() -> None:
     seen = spaces.Box(-1.0, 1.0, (2,))
     view = TeamInputs(2, Features(seen, spaces.Discrete(3)), 3)
     own = np.arange(2 * 6 * 2, dtype=np.float32).reshape(2, 6, 2)  # 2 rows of 2 envs × 3 agents
@@ -160,7 +160,7 @@ def test_what_a_team_sees_is_everybodys_own_first() -> None:
     assert found[1, 4].tolist() == [*own[1, 4], *own[1, 5], *own[1, 3]]
 
 
-def test_policies_of_agents_act_for_whoever_observes(tmp_path: Path) -> None:
+def test_loaded_policies_act_for_the_observing_agents(tmp_path: Path) -> None:
     run = mv.train(PUSH, run_dir=tmp_path / "run", **RUN)
     policies = mv.load(run)
     observations, _ = parallel_env().reset(seed=3)
@@ -216,7 +216,7 @@ def leftmost(observation: Any, open_now: Any, rng: Any) -> int:
     return int(np.flatnonzero(open_now)[0])
 
 
-def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> None:
+def test_self_play_learns_to_beat_random_and_reports_wins(tmp_path: Path) -> None:
     """A random player wins half of the games against another."""
     settings = {
         **RUN,
@@ -246,25 +246,25 @@ def test_self_play_learns_to_beat_others_and_says_how_often(tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def four(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
-    """A run whose evaluations are against a player at random."""
+    """A run whose evaluations are against a random player."""
     return mv.train(FOUR, run_dir=tmp_path_factory.mktemp("four") / "run", evaluation_opponent="random", **RUN)
 
 
-def test_a_run_that_names_an_opponent_can_be_evaluated_against_itself(four: mv.Run) -> None:
+def test_run_with_an_opponent_can_be_evaluated_against_itself(four: mv.Run) -> None:
     against_random, against_itself = mv.evaluate(four, episodes=4), mv.evaluate(four, episodes=4, opponent="self")
     assert against_random.opponent and not against_itself.opponent
     assert against_itself.cancels and not against_random.cancels
-    told = repr(against_itself)
-    assert told.startswith("<Evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 500 env steps: return")
-    assert "over 4 episodes" in told and "won" not in told and "won" in repr(against_random)
+    text = repr(against_itself)
+    assert text.startswith("<Evaluation of ppo for pettingzoo.classic.connect_four_v3:env after 500 env steps: return")
+    assert "over 4 episodes" in text and "won" not in text and "won" in repr(against_random)
 
 
-def test_loaded_policies_play_as_their_run_does(four: mv.Run) -> None:
+def test_loaded_policies_play_as_their_run(four: mv.Run) -> None:
     found = [mv.evaluate(four, episodes=6, opponent=one) for one in (four, four.path, mv.load(four))]
     assert found[0] == found[1] == found[2]
 
 
-def test_opponents_of_a_program_are_the_runs_own_or_must_be_given_again(tmp_path: Path, four: mv.Run) -> None:
+def test_opponents_from_a_program_must_be_importable_or_passed_again(tmp_path: Path, four: mv.Run) -> None:
     def local(observation: Any, open_now: Any, rng: Any) -> int:
         return leftmost(observation, open_now, rng)
 
@@ -284,19 +284,19 @@ def test_opponents_of_a_program_are_the_runs_own_or_must_be_given_again(tmp_path
         assert more.summary["env_steps"] >= 900 and "wins" in more.summary["evaluation"]
 
 
-def test_a_best_that_says_nothing_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    how = {**RUN, "evaluate_every": 200}
+def test_best_checkpoint_without_an_opponent_gives_a_hint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {**RUN, "evaluate_every": 200}
     for opponent, times in (("self", 1), ("random", 0)):
         caplog.clear()
-        mv.train(FOUR, run_dir=tmp_path / opponent, evaluation_opponent=opponent, **how)
+        mv.train(FOUR, run_dir=tmp_path / opponent, evaluation_opponent=opponent, **options)
         assert sum("Set evaluation_opponent='random'" in one for one in caplog.messages) == times
     caplog.clear()
-    mv.train(SPREAD, run_dir=tmp_path / "spread", **how)
+    mv.train(SPREAD, run_dir=tmp_path / "spread", **options)
     assert "evaluation_opponent=" not in caplog.text
 
 
 class Watches(mv.Hook):
-    """Keeps what rollouts are learned from."""
+    """Hook that keeps the rollouts that are learned from."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -309,7 +309,7 @@ class Watches(mv.Hook):
 
 
 @pytest.mark.fault("B4")
-def test_an_action_whose_outcome_is_not_known_is_not_learned_from(tmp_path: Path) -> None:
+def test_action_with_unknown_outcome_is_not_learned_from(tmp_path: Path) -> None:
     watches, left_out = Watches(), 0
     mv.train(FOUR, run_dir=tmp_path / "run", hooks=[watches], **RUN)
     for one in watches.seen:
@@ -323,7 +323,7 @@ def test_an_action_whose_outcome_is_not_known_is_not_learned_from(tmp_path: Path
 
 
 @pytest.mark.fault("B4")
-def test_what_past_versions_do_is_not_learned_from(tmp_path: Path) -> None:
+def test_rows_of_past_versions_are_not_learned_from(tmp_path: Path) -> None:
     watches, sides = Watches(), set()
     mv.train(FOUR, run_dir=tmp_path / "run", hooks=[watches], **RUN, **POOL)
     for one in watches.seen:
@@ -338,7 +338,7 @@ def test_what_past_versions_do_is_not_learned_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("B4")
-def test_a_team_is_shown_those_who_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_policy_receives_the_acting_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     act = TeamPolicy.act
 
@@ -360,7 +360,7 @@ def test_a_team_is_shown_those_who_act(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("env", [FOUR, PUSH])
-def test_games_against_somebody_are_the_same_on_any_number_of_envs(env: str, tmp_path: Path) -> None:
+def test_number_of_envs_does_not_change_games_against_opponents(env: str, tmp_path: Path) -> None:
     run = mv.train(env, run_dir=tmp_path / "run", **RUN)
     found = []
     for count in (1, 3, 8):
@@ -384,19 +384,19 @@ def raises(observation: Any, open_now: Any, rng: Any) -> int:
         (lambda *_: -1, "chose -1"),
     ],
 )
-def test_an_opponent_that_misbehaves_is_named(player: Any, said: str, tmp_path: Path) -> None:
+def test_misbehaving_opponent_is_named(player: Any, said: str, tmp_path: Path) -> None:
     run = mv.train(FOUR, run_dir=tmp_path / "run", **RUN)
     with pytest.raises(InvalidActions, match=said):
         evaluate(run, episodes=2, opponent=player)
 
 
-def test_an_opponent_that_fails_costs_the_evaluation_and_not_the_run(tmp_path: Path) -> None:
-    how = {"evaluation_opponent": "tests.training.test_teams:raises", "evaluate_every": 100}
-    run = mv.train(FOUR, run_dir=tmp_path / "run", **{**RUN, **how})
+def test_failing_opponent_costs_the_evaluation_and_not_the_run(tmp_path: Path) -> None:
+    options = {"evaluation_opponent": "tests.training.test_teams:raises", "evaluate_every": 100}
+    run = mv.train(FOUR, run_dir=tmp_path / "run", **{**RUN, **options})
     assert run.summary["finished"] and run.summary["evaluation_failures"]["failed"] >= 4
 
 
-def test_a_run_of_others_is_no_opponent(tmp_path: Path) -> None:
+def test_run_of_other_agents_is_refused_as_opponent(tmp_path: Path) -> None:
     shared = mv.train(SPREAD, run_dir=tmp_path / "shared", **RUN)
     apart = mv.train(SPREAD, run_dir=tmp_path / "apart", separate=True, **RUN)
     push = mv.train(PUSH, run_dir=tmp_path / "push", **RUN)
@@ -410,15 +410,15 @@ def test_a_run_of_others_is_no_opponent(tmp_path: Path) -> None:
             evaluate(shared, episodes=1, opponent=opponent)
 
 
-def test_what_would_train_otherwise_than_meant_is_refused(tmp_path: Path) -> None:
+def test_unsupported_team_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="act in turn"):
         mv.train(FOUR, "dqn", run_dir=tmp_path / "run", seed=1, env_steps=100)
     with pytest.raises(InvalidRequest, match="teammates"):
         mv.train(SPREAD, run_dir=tmp_path / "run", critic="central", separate=True, **RUN)
 
 
-def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
-    """Neither of a mate that died before, nor of the next episode's first row, nor normalised zeros."""
+def test_central_critic_receives_zeros_for_absent_agents() -> None:
+    """Neither of an agent that ended before, nor of the first row of the next episode, nor normalised zeros."""
     seen, steps = spaces.Box(-9.0, 9.0, (2,)), 3
     ppo = PPO(PPOConfig(critic="central", normalize_observations=True), seen, spaces.Discrete(3), 2, 0, agents=2)
     assert ppo._batches.moments is not None
@@ -441,7 +441,7 @@ def test_a_central_critic_sees_nothing_of_who_is_not_there() -> None:
     assert (final[1, 2:] == 0.0).all() and (final[1, :2] != 0.0).all()
 
 
-def test_opponents_need_another_side(tmp_path: Path) -> None:
+def test_opponents_for_a_single_agent_are_refused(tmp_path: Path) -> None:
     for wrong in ({"opponents": 2}, {"evaluation_opponent": "random"}):
         with pytest.raises(InvalidRequest, match=r"th(is|e) env has one agent"):
             mv.train("CartPole-v1", run_dir=tmp_path / "run", **RUN, **wrong)
@@ -454,7 +454,7 @@ BOXES = {"num_boxes": 2, "max_timestep": 9}
 WATCHED: dict[str, Any] = {**SMALL, **TAAC, "env_steps": 40, "num_envs": 2, "steps_per_env": 10, "env_kwargs": BOXES}
 
 
-def test_a_training_can_be_watched_and_is_the_same(
+def test_rendered_training_equals_the_unrendered_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
@@ -474,7 +474,7 @@ def test_a_training_can_be_watched_and_is_the_same(
         ("tests.training.team_envs:Unseen", "cannot show a window; leave render out"),
     ],
 )
-def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> None:
+def test_env_without_a_window_is_refused_for_rendering(env: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"{env} cannot show a window.*multiverse record") as refused:
         mv.train(env, run_dir=tmp_path / "run", render=True, **SMALL, **(AGENTS if env.endswith("Unseen") else {}))
     assert why in str(refused.value) and not (tmp_path / "run").exists()
@@ -482,15 +482,15 @@ def test_what_shows_no_window_is_refused(env: str, why: str, tmp_path: Path) -> 
         mv.train("BoxJump-v0", run_dir=tmp_path / "run", render=True, seeds=2, **SMALL)
 
 
-@pytest.mark.parametrize(("steps", "told"), [(8, "2 of 2 episodes had not ended after steps_per_env=8"), (11, "")])
-def test_episodes_that_a_rollout_is_too_short_for_are_told(
-    steps: int, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("steps", "message"), [(8, "2 of 2 episodes had not ended after steps_per_env=8"), (11, "")])
+def test_episodes_longer_than_the_rollout_are_reported(
+    steps: int, message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     short = {"num_envs": 2, "env_steps": 44, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 1}
     env = {"env_kwargs": {"num_boxes": 2, "max_timestep": 10}, "preset": False}
     mv.train("BoxJump-v0", "ppo", run_dir=tmp_path / "run", whole_episodes=True, steps_per_env=steps, **short, **env)
     warned = [one.getMessage() for one in caplog.records if "whole_episodes" in one.getMessage()]
-    assert len(warned) == (told != "") and all(told in one for one in warned)
+    assert len(warned) == (message != "") and all(message in one for one in warned)
 
 
 class Payday(ParallelEnv):
@@ -521,7 +521,7 @@ class Payday(ParallelEnv):
 
 
 class Rivals(Payday):
-    """Two agents of the same kind, both of which earn more than 0 whatever they do."""
+    """Two agents of the same kind, both of which always earn more than 0."""
 
     possible_agents = ["hunter_0", "hunter_1"]  # noqa: RUF012
 
@@ -532,7 +532,7 @@ def always(action: int) -> Callable[..., int]:
 
 @pytest.fixture(scope="module")
 def payday(tmp_path_factory: pytest.TempPathFactory) -> mv.Run:
-    """A run whose policy has learned nothing: it is evaluated by what an opponent does."""
+    """A run whose policy has learned nothing: the result depends only on the opponent."""
     return mv.train(Payday, run_dir=tmp_path_factory.mktemp("payday") / "run", **RUN)
 
 
@@ -549,7 +549,7 @@ def test_evaluation_against_opponent_has_one_row_per_side_without_opponents_retu
     assert found[0].by_agent is not None and [len(one) for one in found[0].by_agent.values()] == [3, 3, 3]
 
 
-def test_wins_compare_the_sides_where_all_returns_are_positive(tmp_path: Path) -> None:
+def test_wins_compare_the_sides_if_all_returns_are_positive(tmp_path: Path) -> None:
     run = mv.train(Rivals, run_dir=tmp_path / "run", **RUN)
     against = [mv.evaluate(run, env=Rivals, episodes=4, opponent=always(action)) for action in (0, 1)]
     best = [mine == 10.0 for mine in against[0].returns]

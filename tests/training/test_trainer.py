@@ -1,4 +1,4 @@
-"""A run from Python: budgets, hooks, evaluations, what it writes, and what it gives back."""
+"""A run from Python: budgets, hooks, evaluations, its files and its results."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ from tests.training.small_runs import SMALL, digest, lines_of
 
 
 class Notes(mv.Hook):
-    """Writes down what it is told, in order."""
+    """Hook that records its calls in order."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Any]] = []
+        self.events: list[tuple[str, Any]] = []
 
     def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
-        self.told.append(("rollout", trainer.clock.env_steps))
+        self.events.append(("rollout", trainer.clock.env_steps))
 
     def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
-        self.told.append(("update", trainer.clock.env_steps))
+        self.events.append(("update", trainer.clock.env_steps))
 
     def on_evaluation(self, trainer: Trainer, evaluation: Evaluation) -> None:
-        self.told.append(("evaluation", trainer.clock.env_steps))
+        self.events.append(("evaluation", trainer.clock.env_steps))
 
     def on_end(self, trainer: Trainer, summary: dict[str, Any]) -> None:
-        self.told.append(("end", summary["env_steps"]))
+        self.events.append(("end", summary["env_steps"]))
 
 
 SCALED = {"normalize_observations": True, "normalize_rewards": True}
@@ -68,7 +68,7 @@ def trained(home: Path, hooks: tuple[mv.Hook, ...] = (), **settings: Any) -> mv.
     return mv.train("CartPole-v1", run_dir=home, hooks=hooks, **{**SMALL, "env_steps": 500, **settings})
 
 
-def test_a_run_is_on_disk_as_it_was(tmp_path: Path) -> None:
+def test_finished_run_has_its_files_and_summary(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", evaluate_every=200, evaluation_episodes=2)
     summary = json.loads((run.path / "summary.json").read_text())
     assert summary == json.loads(json.dumps(run.summary)) and summary["finished"]
@@ -96,8 +96,8 @@ mv.train("CartPole-v1", run_dir=sys.argv[1], **json.loads(sys.argv[2]))
     assert digest(tmp_path / "bare") == digest(trained(tmp_path / "with torch"))
 
 
-def test_any_episode_can_be_played_again_from_its_line(tmp_path: Path) -> None:
-    """Its seed is in the file: an env reset with it begins as that episode did."""
+def test_every_episode_can_be_replayed_from_its_line(tmp_path: Path) -> None:
+    """Its seed is in the file: an env reset with it begins in the same way as that episode."""
     run = trained(tmp_path / "run")
     line = lines_of(run.path, "episodes.jsonl")[3]
     first, _ = gym.make("CartPole-v1").reset(seed=line["seed"])
@@ -107,10 +107,10 @@ def test_any_episode_can_be_played_again_from_its_line(tmp_path: Path) -> None:
     assert (observations[line["env_id"]] == first).all()
 
 
-def test_hooks_hear_everything_in_order(tmp_path: Path) -> None:
+def test_hooks_are_called_in_order(tmp_path: Path) -> None:
     notes = Notes()
     trained(tmp_path / "run", (notes,), env_steps=200, evaluate_every=200)
-    assert notes.told == [
+    assert notes.events == [
         ("rollout", 0),
         ("update", 100),
         ("rollout", 100),
@@ -132,7 +132,7 @@ def test_hooks_hear_everything_in_order(tmp_path: Path) -> None:
         lambda trainer, report: operator.ior(trainer.metrics, {"mine": 1.0}),
     ],
 )
-def test_metrics_that_a_hook_writes_are_an_error_and_not_lost(write: Any, tmp_path: Path) -> None:
+def test_writing_metrics_in_a_hook_is_an_error(write: Any, tmp_path: Path) -> None:
     class Writes(mv.Hook):
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             write(trainer, report)
@@ -156,7 +156,7 @@ def test_hooks_read_and_copy_metrics(tmp_path: Path) -> None:
     assert len(copies) == 15 and not any("mine" in row for row in run.rows())
 
 
-def test_a_hook_can_stop_the_run(tmp_path: Path) -> None:
+def test_hook_can_stop_the_run(tmp_path: Path) -> None:
     class Enough(mv.Hook):
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             if trainer.clock.updates == 2:
@@ -166,7 +166,7 @@ def test_a_hook_can_stop_the_run(tmp_path: Path) -> None:
     assert (run.summary["env_steps"], run.summary["stopped"], run.summary["finished"]) == (200, "enough", True)
 
 
-def test_a_setting_that_a_hook_changed_stays_changed_over_a_resume(tmp_path: Path) -> None:
+def test_setting_changed_by_a_hook_stays_changed_after_a_resume(tmp_path: Path) -> None:
     class Slower(mv.Hook):
         def on_update(self, trainer: Trainer, report: UpdateReport) -> None:
             if trainer.clock.updates == 2:
@@ -181,17 +181,17 @@ def test_a_setting_that_a_hook_changed_stays_changed_over_a_resume(tmp_path: Pat
 @pytest.mark.parametrize(
     ("budget", "what", "least"), [({"episodes": 10}, "episodes", 10), ({"minutes": 0.01}, "seconds", 0.6)]
 )
-def test_budgets_of_every_kind(budget: dict[str, Any], what: str, least: float, tmp_path: Path) -> None:
+def test_budgets_of_every_kind_end_the_run(budget: dict[str, Any], what: str, least: float, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", env_steps=None, **budget)
     assert run.summary[what] >= least and run.summary["finished"]
 
 
-def test_a_target_ends_the_run(tmp_path: Path) -> None:
+def test_reached_target_ends_the_run(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", env_steps=100_000, evaluate_every=100, target_return=5.0)
     assert run.summary["env_steps"] == 100 and "reached a mean return" in run.summary["stopped"]
 
 
-def test_an_evaluation_is_the_same_whatever_the_training_was(tmp_path: Path) -> None:
+def test_evaluation_does_not_depend_on_the_executor_of_the_training(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", num_envs=4, executor="serial")
     other = trained(tmp_path / "other", num_envs=4, executor="process", workers=2)
     found = [evaluate(run, episodes=3, seed=1) for run in (one, other)]
@@ -199,12 +199,12 @@ def test_an_evaluation_is_the_same_whatever_the_training_was(tmp_path: Path) -> 
     assert evaluate(one, episodes=3, seed=2) != found[0]
 
 
-def test_no_training_episode_has_an_evaluations_seed() -> None:
+def test_training_and_evaluation_seeds_are_disjoint() -> None:
     trained_on = {episode_seed(run, env, episode) for run in range(3) for env in range(8) for episode in range(200)}
     assert max(trained_on) < 2**31 <= min(evaluation_seed(seed, k) for seed in range(3) for k in range(200))
 
 
-def test_a_policy_comes_back_and_acts(tmp_path: Path) -> None:
+def test_loaded_policy_acts(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     policy, batch = mv.load(run), np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     together = policy.act(batch)
@@ -215,14 +215,14 @@ def test_a_policy_comes_back_and_acts(tmp_path: Path) -> None:
     assert env.action_space.contains(policy.act(seen))
 
 
-def test_a_run_can_begin_with_anothers_weights(tmp_path: Path) -> None:
+def test_run_can_start_with_the_weights_of_another(tmp_path: Path) -> None:
     one = trained(tmp_path / "one", normalize_observations=False)
     still = {"env_steps": 100, "learning_rate": 1e-12, "seed": 9, "normalize_observations": False}
     other = trained(tmp_path / "other", init_from=one.path, **still)
     assert evaluate(one, episodes=3) == evaluate(other, episodes=3)
 
 
-def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_checkpoint_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     returns = iter([5.0, 50.0, 7.0, 49.0, 50.0])
     monkeypatch.setattr(env_states, "evaluate", lambda *_, **more: Evaluation((next(returns),), (1,)))
     run = trained(tmp_path / "run", evaluate_every=100)
@@ -232,7 +232,7 @@ def test_the_best_one_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 # -- where the time goes -------------------------------------------------------------------------------------------
-def test_the_parts_are_all_of_the_time(tmp_path: Path) -> None:
+def test_parts_of_the_time_add_up_to_all_of_it(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", evaluate_every=200, checkpoint_every_s=0.0)
     for summary in (run.summary, mv.resume(run, env_steps=700).summary):
         parts = {part: summary[f"{part}_s"] for part in PARTS}
@@ -245,8 +245,8 @@ def test_the_parts_are_all_of_the_time(tmp_path: Path) -> None:
         assert sum(line[f"{part}_share"] for part in PARTS) == pytest.approx(1.0)
 
 
-def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only goes on where we let it."""
+def test_each_part_is_credited_with_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that advances only where the test advances it."""
     now = [0.0]
 
     def slow(owner: Any, name: str, seconds: float) -> list[float]:
@@ -283,9 +283,9 @@ def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.Monk
     assert sum(parts.values()) == summary["seconds"] == now[0]
 
 
-# -- what is refused, and what is told -----------------------------------------------------------------------------
+# -- refusals and reports ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"learning_rte": 1e-3}, "learning_rate"),
         ({"env_steps": 0}, "env_steps=0"),
@@ -295,18 +295,18 @@ def test_each_part_is_told_its_own_time(tmp_path: Path, monkeypatch: pytest.Monk
         ({"algorithm": "pposs"}, "algorithm"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_starts(
-    settings: dict[str, Any], told: str, tmp_path: Path
+def test_invalid_settings_are_refused_before_anything_starts(
+    settings: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     if settings.get("device") == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    with pytest.raises(mv.MultiverseError, match=told):
+    with pytest.raises(mv.MultiverseError, match=message):
         trained(tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.fault("D6")
-def test_going_on_with_other_settings_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_changed_settings_are_reported_on_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = trained(tmp_path / "run")
     text = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(text.replace("gamma: 0.99", "gamma: 0.5"))
@@ -317,19 +317,19 @@ def test_going_on_with_other_settings_is_told(tmp_path: Path, caplog: pytest.Log
 
 
 @pytest.mark.fault("D6")
-def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
+def test_resume_with_another_blas_library_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trained(tmp_path / "run")
     here = json.loads((run.path / "provenance.json").read_text())["parts"][-1]["machine"]["blas"]
-    for env_steps, checkpoint, told in ((600, "checkpoints/step-000000000500", False), (800, "", True)):
+    for env_steps, checkpoint, reported in ((600, "checkpoints/step-000000000500", False), (800, "", True)):
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("multiverse.training.trainer.blas", lambda: "openblas 0.3.31 \x1bAbacus")
             mv.resume(run, env_steps=env_steps)
         caplog.clear()
         with caplog.at_level("WARNING", "multiverse"):
             mv.resume(run.path / checkpoint, env_steps=env_steps + 100)
-        assert ("multiplied" in caplog.text) is told, "it is about what has made the checkpoint that it goes on from"
+        assert ("multiplied" in caplog.text) is reported, "the library of the checkpoint counts"
     assert f"by openblas 0.3.31 \\x1bAbacus, and here by {here}: the run continues, but not bit-exactly" in caplog.text
 
 
@@ -342,7 +342,7 @@ def test_going_on_where_matrices_are_multiplied_otherwise_is_told(
         ("workers: 2", "workers: 1", ("process", 1)),
     ],
 )
-def test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit(
+def test_executor_edited_in_the_config_is_used_and_changes_no_bit(
     old: str, new: str, plan: tuple[str, int], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"executor": "serial" if "serial" in old else "process", "workers": 2, "num_envs": 4}
@@ -363,7 +363,7 @@ def test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit(
 
 
 @pytest.mark.fault("D6")
-def test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before(
+def test_setting_edited_in_the_config_overrides_one_changed_by_a_hook(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Lowered(mv.Hook):
@@ -384,7 +384,7 @@ def test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_bef
 
 
 @pytest.mark.fault("D6")
-def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_networks_of_another_size_are_refused_with_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run = trained(tmp_path / "run", hidden_sizes=(8, 8))
     text = (run.path / "config.yaml").read_text()
     (run.path / "config.yaml").write_text(text.replace("- 8\n", "- 16\n", 1))
@@ -394,8 +394,8 @@ def test_networks_of_another_size_are_refused_in_words(tmp_path: Path, caplog: p
 
 
 @pytest.mark.fault("E3")
-def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
-    """Whatever its manifest says, the env is that of the run's own config, or the caller's."""
+def test_code_named_in_a_checkpoint_is_not_imported(tmp_path: Path) -> None:
+    """Whatever its manifest contains, the env is that of the run's own config, or the caller's."""
     from multiverse.training.runs import checkpoint
 
     run = trained(tmp_path / "run")
@@ -409,7 +409,7 @@ def test_a_checkpoint_names_no_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("B5")
-def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> None:
+def test_diverging_run_ends_with_its_last_good_weights(tmp_path: Path) -> None:
     class Broken(gym.RewardWrapper):  # type: ignore[type-arg]
         def reward(self, reward: Any) -> float:
             return 3e38
@@ -421,7 +421,7 @@ def test_a_run_that_diverges_ends_with_its_last_good_weights(tmp_path: Path) -> 
 
 
 class Poison(mv.Hook):
-    """Makes one number of what PPO has learned not finite after 300 env steps."""
+    """Hook that makes one weight of PPO NaN after 300 env steps."""
 
     def __init__(self, place: str) -> None:
         self.kind, *self.path = place.split("/")
@@ -448,7 +448,7 @@ LEARNED = (
 @pytest.mark.parametrize("place", LEARNED)
 @pytest.mark.parametrize("evaluate_every", [0, 300])
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint(
+def test_non_finite_learned_values_end_the_run_and_are_in_no_checkpoint(
     tmp_path: Path, place: str, evaluate_every: int
 ) -> None:
     message = (
@@ -464,7 +464,7 @@ def test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint
 
 @pytest.mark.fault("B5", "D3")
 @pytest.mark.parametrize("place", LEARNED)
-def test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name(
+def test_diverged_checkpoint_of_an_earlier_version_is_skipped_by_name(
     tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     whole = trained(tmp_path / "whole", env_steps=800, **SCALED)
@@ -501,7 +501,7 @@ def test_infinite_values_that_are_not_learned_are_saved() -> None:
 
 @pytest.mark.fault("B1", "B2")
 @pytest.mark.parametrize("what", ["observation", "reward"])
-def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(tmp_path: Path, what: str) -> None:
+def test_float64_value_beyond_float32_names_its_env_and_reaches_no_checkpoint(tmp_path: Path, what: str) -> None:
     class Huge(gym.Wrapper):  # type: ignore[type-arg]
         observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
 
@@ -518,7 +518,7 @@ def test_a_float64_value_beyond_float32_names_its_env_and_poisons_no_checkpoint(
 
 @pytest.mark.fault("B1", "B2")
 @pytest.mark.parametrize("what", ["observation", "reward"])
-def test_a_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env(
+def test_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Huge(gym.Wrapper):  # type: ignore[type-arg]
@@ -535,7 +535,7 @@ def test_a_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env(
 
 
 @pytest.mark.fault("E6")
-def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
+def test_secret_env_arguments_must_be_passed_again(tmp_path: Path) -> None:
     secret = {"api_key": "open sesame"}
     where = f"{__name__}:Locked"
     run = mv.train(where, run_dir=tmp_path / "run", env_kwargs=secret, **{**SMALL, "env_steps": 100})
@@ -550,7 +550,7 @@ def test_a_secret_is_asked_for_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("E6")
-def test_a_secret_that_is_given_again_is_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_secret_passed_again_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secrets = {"api_key": "open sesame", "url": "https://me:sesame@example.org/x"}
     run = mv.train(Locked, run_dir=tmp_path / "run", env_kwargs=secrets, **{**SMALL, "env_steps": 100})
     with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.url was secret"):
@@ -561,8 +561,10 @@ def test_a_secret_that_is_given_again_is_not_told(tmp_path: Path, caplog: pytest
     assert not any(b"sesame" in path.read_bytes() for path in run.path.rglob("*") if path.is_file())
 
 
-def test_a_signal_during_the_last_evaluation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is saved and the signal goes on its way; resumed, it only looks how good it has become."""
+def test_signal_during_the_last_evaluation_saves_and_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run is saved and the signal ends the program; resumed, it only evaluates."""
 
     def interrupted(*_: Any, **more: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -585,12 +587,12 @@ def test_hooks_can_save_and_evaluate(tmp_path: Path) -> None:
 
     often = Often()
     run = trained(tmp_path / "run", (often,), env_steps=400)
-    assert [at for what, at in often.told if what == "evaluation"] == [100, 300, 400]
+    assert [at for what, at in often.events if what == "evaluation"] == [100, 300, 400]
     names = {path.name for path in (run.path / "checkpoints").iterdir()}
     assert {"step-000000000100", "step-000000000300", "step-000000000400"} <= names
 
 
-def test_an_env_that_never_ends_an_episode_is_cut(
+def test_evaluation_of_an_endless_env_is_cut_with_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Endless(gym.Wrapper):  # type: ignore[type-arg]
@@ -604,7 +606,7 @@ def test_an_env_that_never_ends_an_episode_is_cut(
 
 @pytest.mark.fault("G9")
 @pytest.mark.parametrize(("how", "executor"), [("raise", "serial"), ("raise", "process"), ("die", "process")])
-def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
+def test_env_that_fails_in_an_evaluation_costs_only_the_evaluation(
     how: str, executor: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {**SMALL, "env_steps": 200, "evaluate_every": 100, "executor": executor, "env_kwargs": {"how": how}}
@@ -613,7 +615,7 @@ def test_an_env_that_fails_in_an_evaluation_costs_the_evaluation_only(
     assert "evaluation" in caplog.text
 
 
-def test_what_was_learned_before_an_error_is_kept(tmp_path: Path) -> None:
+def test_error_in_a_hook_keeps_what_was_learned(tmp_path: Path) -> None:
     class Stumbles(mv.Hook):
         def on_rollout(self, trainer: Trainer, collected: Collected) -> None:
             if trainer.clock.updates == 3:
@@ -628,7 +630,7 @@ def test_what_was_learned_before_an_error_is_kept(tmp_path: Path) -> None:
     assert digest(tmp_path / "run") == digest(whole.path)
 
 
-def test_bad_values_can_be_truncated_while_it_trains(tmp_path: Path) -> None:
+def test_bad_values_can_be_truncated_in_training(tmp_path: Path) -> None:
     class Nans(gym.ObservationWrapper):  # type: ignore[type-arg]
         def observation(self, observation: Any) -> Any:
             return observation if abs(observation[0]) < 0.06 else np.full_like(observation, np.nan)
@@ -639,16 +641,16 @@ def test_bad_values_can_be_truncated_while_it_trains(tmp_path: Path) -> None:
     assert run.summary["lost_steps"] == failures["bad_values"] > 0 and failures["steps_sent"] == 400
 
 
-def test_what_failed_before_a_resume_stays_counted(tmp_path: Path) -> None:
-    how = {**SMALL, "num_envs": 1, "env_steps": 100, "env_kwargs": {"what": "raise", "at": 9}}
-    first = mv.train(Fault, run_dir=tmp_path / "run", **how, restarts_per_minute=99).summary["failures"]
+def test_failures_before_a_resume_stay_counted(tmp_path: Path) -> None:
+    options = {**SMALL, "num_envs": 1, "env_steps": 100, "env_kwargs": {"what": "raise", "at": 9}}
+    first = mv.train(Fault, run_dir=tmp_path / "run", **options, restarts_per_minute=99).summary["failures"]
     resumed = mv.resume(tmp_path / "run", env=Fault, env_steps=125).summary["failures"]
     assert first["env_restarts"] > 0
     assert all(resumed[name] >= count for name, count in first.items())
     assert resumed["steps_sent"] == resumed["steps_used"] + resumed["steps_discarded"] >= 125
 
 
-def test_a_run_that_was_saved_without_failures_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_saved_without_failure_counts_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = Trainer.state
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "state", lambda self: {k: v for k, v in state(self).items() if k != "failures"})
@@ -656,14 +658,14 @@ def test_a_run_that_was_saved_without_failures_goes_on(tmp_path: Path, monkeypat
     assert mv.resume(tmp_path / "run", env_steps=200).summary["failures"]["steps_used"] >= 100
 
 
-def test_only_what_was_learned_is_taken_over(tmp_path: Path) -> None:
+def test_only_weights_are_taken_from_the_other_run(tmp_path: Path) -> None:
     """From a run with other slots, statistics and settings."""
     one = trained(tmp_path / "one")
     other = trained(tmp_path / "other", init_from=one.path, num_envs=2, normalize_observations=False, env_steps=50)
     assert other.summary["updates"] == 1
 
 
-def test_a_callable_env_must_be_given_again_where_the_run_is_only_a_directory(tmp_path: Path) -> None:
+def test_callable_env_must_be_passed_again_if_the_run_is_only_a_directory(tmp_path: Path) -> None:
     run = mv.train(lambda: gym.make("CartPole-v1"), run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
     for other in (run.path, mv.Run.at(run.path), pickle.loads(pickle.dumps(run))):
         for again in (evaluate, mv.resume):
@@ -672,7 +674,7 @@ def test_a_callable_env_must_be_given_again_where_the_run_is_only_a_directory(tm
     assert mv.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)  # needs no env
 
 
-def test_a_run_in_hand_knows_the_env_that_it_was_given(tmp_path: Path) -> None:
+def test_run_object_remembers_its_callable_env(tmp_path: Path) -> None:
     pytest.importorskip("imageio_ffmpeg")
     drawn = functools.partial(gym.make, "CartPole-v1")
     run = mv.train(drawn, run_dir=tmp_path / "run", **{**SMALL, "env_steps": 100})
@@ -682,7 +684,7 @@ def test_a_run_in_hand_knows_the_env_that_it_was_given(tmp_path: Path) -> None:
     assert mv.replay(longer, 0).same is not False and mv.record(longer).frames > 1
 
 
-def test_several_makers_of_envs(tmp_path: Path) -> None:
+def test_several_env_functions_are_trained_on(tmp_path: Path) -> None:
     makers = [lambda: gym.make("CartPole-v1")] * 2
     run = mv.train(makers, run_dir=tmp_path / "run", **{**SMALL, "num_envs": 2, "env_steps": 100})
     assert run.summary["evaluation"]["episodes"] == 1
@@ -695,13 +697,13 @@ def test_observations_of_another_shape_are_refused(shape: tuple[int, ...], tmp_p
         policy.act(np.zeros(shape, np.float32))
 
 
-def test_a_directory_that_cannot_be_is_refused() -> None:
+def test_impossible_run_directory_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="cannot be the directory of a run"):
         trained(Path("/proc/nothing/here"))
 
 
 @pytest.mark.fault("D2")
-def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_last_save_states_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **named: Any) -> None:
         if named.get("final"):
             raise OSError(28, "No space left on device")
@@ -711,7 +713,7 @@ def test_a_last_save_that_fails_says_how_to_go_on(tmp_path: Path, monkeypatch: p
         trained(tmp_path / "run", env_steps=100)
 
 
-def test_a_budget_that_is_spent_already_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_exhausted_budget_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     run = trained(tmp_path / "run")
     before = (run.path / "config.yaml").read_text()
     with pytest.raises(mv.errors.InvalidRequest, match=r"env_steps=100: the run has had \d+ already"):

@@ -1,4 +1,4 @@
-"""Checkpoints that were signed as they are and still make no sense, and sizes that no memory holds: one sentence."""
+"""Signed checkpoints with contradictory contents, and sizes that no memory can hold: an error of one sentence."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(plain: Path, tmp_path: Path) -> Path:
-    """With one checkpoint."""
+    """A run with one checkpoint."""
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     shutil.rmtree(run / "checkpoints" / "best")
     return run
 
 
 def twist(run: Path, place: str, value: Any, manifest: bool = False) -> None:
-    """Another value at this place of the state (or of the manifest), signed."""
+    """Put another value at this place of the state (or of the manifest), and sign it."""
     found = checkpoint.load(run / LATEST)
     said = {key: one for key, one in found.manifest.items() if key not in checkpoint_format.RESERVED}
     *path, last = place.split(".")
@@ -80,7 +80,7 @@ STATES = [
 
 @pytest.mark.fault("E1")
 @pytest.mark.parametrize(("place", "value"), STATES, ids=lambda one: str(one)[:40])
-def test_a_signed_state_that_makes_no_sense_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
+def test_invalid_signed_state_is_refused_in_one_line(place: str, value: Any, run: Path) -> None:
     twist(run, place, value)
     grown = [(run / name).read_bytes() for name in ("metrics.jsonl", "episodes.jsonl")]
     with pytest.raises((CheckpointBroken, mv.errors.InvalidRequest), match=LATEST.name) as refused:
@@ -99,7 +99,7 @@ POLICIES = [
 
 @pytest.mark.fault("E1")
 @pytest.mark.parametrize(("place", "value"), POLICIES, ids=lambda one: str(one)[:40])
-def test_a_signed_state_of_no_policy_is_refused_in_one_sentence(place: str, value: Any, run: Path) -> None:
+def test_invalid_signed_policy_is_refused_in_one_line(place: str, value: Any, run: Path) -> None:
     twist(run, place, value)
     for go in (mv.load, evaluate):
         with pytest.raises(CheckpointBroken, match="its state is invalid") as refused:
@@ -111,7 +111,7 @@ def test_a_signed_state_of_no_policy_is_refused_in_one_sentence(place: str, valu
 @pytest.mark.parametrize(
     ("place", "value"), [("env_steps", GONE), ("env_steps", "x"), ("config", [1]), ("config", GONE)]
 )
-def test_a_signed_manifest_that_makes_no_sense_costs_one_sentence(
+def test_invalid_signed_manifest_is_one_line(
     place: str, value: Any, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     twist(run, place, value, manifest=True)
@@ -121,7 +121,7 @@ def test_a_signed_manifest_that_makes_no_sense_costs_one_sentence(
 
 
 @pytest.mark.fault("E1")
-def test_weights_to_begin_with_that_make_no_sense_are_refused(run: Path, tmp_path: Path) -> None:
+def test_invalid_initial_weights_are_refused(run: Path, tmp_path: Path) -> None:
     twist(run, "session.algorithm.weights", {})
     with pytest.raises(CheckpointBroken, match=r"its state is invalid .KeyError: 'parameters'"):
         mv.train("CartPole-v1", run_dir=tmp_path / "new", init_from=run, **SMALL)
@@ -129,8 +129,8 @@ def test_weights_to_begin_with_that_make_no_sense_are_refused(run: Path, tmp_pat
 
 # -- sizes -----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("E1")
-def test_more_than_the_memory_holds_is_not_read(run: Path) -> None:
-    """Nor is it called broken: on another machine it may be read."""
+def test_checkpoint_larger_than_memory_is_not_read(run: Path) -> None:
+    """Nor is it called broken: another machine may be able to read it."""
     size = 200 * 2**30
     os.truncate(run / LATEST / "arrays.safetensors", size)
     manifest = checkpoint_format.read_manifest(run / LATEST)
@@ -144,8 +144,8 @@ def test_more_than_the_memory_holds_is_not_read(run: Path) -> None:
 
 
 @pytest.mark.fault("E1")
-def test_an_array_is_named_once(run: Path) -> None:
-    """Each time it would be a copy: a short text could ask for any memory."""
+def test_array_named_twice_is_refused(run: Path) -> None:
+    """Each further name would be a copy: a short text could request any amount of memory."""
     named = json.dumps({"$array": "w", "dtype": "<f8", "shape": [8]})
     arrays = safetensors.numpy.save({"w": np.zeros(64, np.uint8)})
     forge(run / LATEST, arrays=arrays, state=f'{{"a": [{",".join([named] * 1_000)}]}}'.encode())
@@ -154,7 +154,7 @@ def test_an_array_is_named_once(run: Path) -> None:
 
 
 @pytest.mark.fault("E1")
-def test_networks_that_no_memory_holds_are_refused(run: Path) -> None:
+def test_networks_larger_than_memory_are_refused(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("- 64\n", "- 2000000000\n"))
     with pytest.raises(
@@ -164,7 +164,7 @@ def test_networks_that_no_memory_holds_are_refused(run: Path) -> None:
 
 
 @pytest.mark.fault("E1")
-def test_as_many_slots_as_no_memory_holds_cost_whoever_only_acts_nothing(run: Path) -> None:
+def test_huge_num_envs_do_not_affect_a_loaded_policy(run: Path) -> None:
     text = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(text.replace("num_envs: 4\n", f"num_envs: {2**50}\n"))
     assert mv.load(run).act(np.zeros(4, np.float32)) in (0, 1)
@@ -174,7 +174,7 @@ def test_as_many_slots_as_no_memory_holds_cost_whoever_only_acts_nothing(run: Pa
 @pytest.mark.parametrize(
     "flags", [["--seed", str(2**70)], ["--seed", "-1"], ["--evaluation-seed", "-5"], ["--evaluate-every", "-3"]]
 )
-def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
+def test_out_of_range_numbers_are_refused_in_one_line(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "CartPole-v1", "--run-dir", str(tmp_path / "run"), *FLAGS, *flags]) == 2
@@ -184,7 +184,7 @@ def test_numbers_that_nobody_can_use_are_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize("seed", [-5, 2**70])
-def test_an_evaluation_and_a_reset_plan_want_a_seed_too(seed: int, plain: Path) -> None:
+def test_out_of_range_seeds_are_refused_by_evaluation_and_reset_plans(seed: int, plain: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=f"seed={seed}: expected a number from 0"):
         evaluate(plain, seed=seed)
     for plan in (mv.DerivedSeeds, lambda seed: mv.DrawnTasks(seed, range(3))):
@@ -197,10 +197,10 @@ EMPTY = [spaces.Dict(), spaces.Tuple(()), spaces.Dict(a=spaces.Dict(), b=spaces.
 
 
 @pytest.mark.parametrize("space", EMPTY, ids=str)
-def test_nothing_can_be_learned_from_nothing(space: spaces.Space[Any], tmp_path: Path) -> None:
+def test_empty_composite_spaces_are_refused(space: spaces.Space[Any], tmp_path: Path) -> None:
     two = spaces.Discrete(2)
-    for pair, told in (((space, two), "which are empty"), ((two, space), "actions must be")):
-        with pytest.raises(mv.errors.InvalidRequest, match=told) as refused:
+    for pair, reported in (((space, two), "which are empty"), ((two, space), "actions must be")):
+        with pytest.raises(mv.errors.InvalidRequest, match=reported) as refused:
             mv.train(lambda pair=pair: AnySpace(*pair), run_dir=tmp_path / "run", **SMALL)
         assert "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
@@ -227,7 +227,7 @@ def test_spaces_of_size_zero_are_refused(
 
 # -- a directory that vanishes ---------------------------------------------------------------------------------------
 @pytest.mark.fault("D2")
-def test_a_run_whose_directory_was_removed_does_not_say_that_earlier_ones_are_whole(
+def test_removed_run_directory_is_reported_without_mentioning_earlier_checkpoints(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Removes(mv.Hook):

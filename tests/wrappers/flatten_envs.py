@@ -30,7 +30,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
 
 
 class Spaces(ParallelEnv):
-    """Agents with these observation spaces; what they see is drawn from them, and every fifth step is the last."""
+    """Agents with these observation spaces; observations are sampled from them, and every fifth step is the last."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class Spaces(ParallelEnv):
     def step(self, actions: Mapping[Any, Any]) -> Any:
         self._steps += 1
         over = dict.fromkeys(self.agents, self._steps == 5)
-        told = self._sampled(), dict.fromkeys(self.agents, 0.0), over, dict.fromkeys(self.agents, False)
+        values = self._sampled(), dict.fromkeys(self.agents, 0.0), over, dict.fromkeys(self.agents, False)
         infos = {agent: {} for agent in self.agents}
         self.agents = [] if self._steps == 5 else self.agents
-        return *told, infos
+        return *values, infos
 
     def _sampled(self) -> dict[Any, Any]:
         return {agent: self._observed[agent].sample() for agent in self.agents}
 
 
 class Fading(ParallelEnv):
-    """a leaves after one step, b after two, c after three. Each sees its number and the step, and earns 1 a step."""
+    """Agent a leaves after 1 step, b after 2, c after 3. Each observes its number and the step; the reward is 1."""
 
     def __init__(self, truncated: Sequence[str] = (), infos: bool = False) -> None:
         self.metadata = {"name": "fading_v0", "render_modes": [], "is_parallelizable": True}
@@ -116,7 +116,7 @@ class Fading(ParallelEnv):
 
 
 def unflattened(flat: Any, row: Any) -> dict[Any, Any]:
-    """The way back from a row, as Gymnasium has it: agent → observation."""
+    """The inverse of the row, by Gymnasium's functions: agent → observation."""
     each = {agent: flat.env.observation_space(agent) for agent in flat.possible_agents}
     ends = np.cumsum([spaces.flatdim(space) for space in each.values()])[:-1]
     return {agent: _unflattened(space, part) for (agent, space), part in zip(each.items(), np.split(row, ends))}
@@ -132,7 +132,7 @@ def _unflattened(space: spaces.Space[Any], part: Any) -> Any:
 
 
 def joined_actions(flat: Any, actions: dict[Any, Any]) -> Any:
-    """One action for all agents, from one for each."""
+    """One action for all agents, joined from one for each."""
     return np.concatenate([np.reshape(actions[agent], -1) for agent in flat.possible_agents]).astype(
         flat.action_space.dtype
     )

@@ -1,4 +1,4 @@
-"""`flatten_agents`: every agent acts, nothing is lost on the way there or back, and ends are told as they are."""
+"""`flatten_agents`: every agent acts, no value is lost in either direction, and ends are passed on."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_actions_survive_the_round_trip(build: Callable[[], Any]) -> None:
         assert data_equivalence(flat.split_actions(joined), sampled, exact=True)
 
 
-def test_a_row_is_the_agents_in_order_each_in_its_spaces_order() -> None:
+def test_row_has_the_agents_in_order_with_leaves_in_space_order() -> None:
     values = {"agent": {"choice": 5, "where": np.arange(6.0).reshape(2, 3) / 8}}
     space = spaces.Dict({"where": SPACES["box"], "choice": spaces.Discrete(3, start=4)})
     flat = mv.flatten_agents(Spaces({"agent": space}))
@@ -88,7 +88,7 @@ def test_a_row_is_the_agents_in_order_each_in_its_spaces_order() -> None:
 
 
 # -- playing ---------------------------------------------------------------------------------------------------
-def test_it_is_a_gymnasium_env(build: Callable[[], Any]) -> None:
+def test_flattened_env_is_a_gymnasium_env(build: Callable[[], Any]) -> None:
     flat = mv.flatten_agents(build())
     assert isinstance(flat, gymnasium.Env)
     check_env(flat, skip_render_check=True)
@@ -98,25 +98,25 @@ def test_it_is_a_gymnasium_env(build: Callable[[], Any]) -> None:
 def play(flat: Any, seed: int, steps: int = 60) -> list[Any]:
     row, info = flat.reset(seed=seed)
     flat.action_space.seed(seed)
-    told = [(row, info["alive"])]
+    results = [(row, info["alive"])]
     for _ in range(steps):
         row, reward, terminated, truncated, info = flat.step(flat.action_space.sample())
         assert row in flat.observation_space
-        told.append((row, reward, terminated, truncated, info["alive"]))
+        results.append((row, reward, terminated, truncated, info["alive"]))
         if terminated or truncated:
-            return told
-    return told
+            return results
+    return results
 
 
 @pytest.mark.parametrize(("parallel", "in_turns"), PAIRS)
-def test_turns_and_parallel_steps_flatten_to_the_same_episode(parallel: str, in_turns: str) -> None:
+def test_turn_based_and_parallel_envs_flatten_to_equal_episodes(parallel: str, in_turns: str) -> None:
     one, other = mv.flatten_agents(ENVS[parallel]()), mv.flatten_agents(ENVS[in_turns]())
     assert (one.observation_space, one.action_space) == (other.observation_space, other.action_space)
     for seed in range(3):
         assert data_equivalence(play(one, seed), play(other, seed))
 
 
-def test_a_step_is_the_step_of_the_env_itself() -> None:
+def test_step_equals_that_of_the_env() -> None:
     flat, env = mv.flatten_agents(simple_spread_v3.parallel_env()), simple_spread_v3.parallel_env()
     row, _ = flat.reset(seed=3)
     observations, _ = env.reset(seed=3)
@@ -144,14 +144,14 @@ def test_every_agent_acts(name: str) -> None:
     assert moved == {"ground_0", "observer_0"}
 
 
-def test_the_mean_is_the_sum_shared_by_all_agents() -> None:
+def test_mean_reward_is_the_sum_divided_by_the_agents() -> None:
     total, mean = mv.flatten_agents(Fading()), mv.flatten_agents(Fading(), reward="mean")
     assert [each[1] / 3 for each in play(total, 0)[1:]] == pytest.approx([each[1] for each in play(mean, 0)[1:]])
 
 
 # -- agents that leave -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["fading parallel", "fading aec"])
-def test_an_agent_that_has_left_is_zeros_and_not_alive(name: str) -> None:
+def test_agent_that_has_left_is_zero_and_not_alive(name: str) -> None:
     """`Fading`: a ends after step 1, b after step 2, c after step 3; each sees its number and the step."""
     flat = mv.flatten_agents(ENVS[name]())
     row, info = flat.reset(seed=0)
@@ -169,14 +169,14 @@ def test_an_agent_that_has_left_is_zeros_and_not_alive(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["parallel", "aec"])
-def test_one_agent_cut_short_is_a_truncated_episode(name: str) -> None:
+def test_truncation_of_one_agent_truncates_the_episode(name: str) -> None:
     env = Fading(truncated=("b",))
     flat = mv.flatten_agents(env if name == "parallel" else parallel_to_aec(env))
     *_, (_, _, terminated, truncated, _) = play(flat, 0)
     assert (terminated, truncated) == (False, True)
 
 
-def test_infos_of_agents_are_passed_on_if_there_are_any() -> None:
+def test_infos_of_agents_are_passed_on() -> None:
     flat = mv.flatten_agents(Fading(infos=True))
     _, info = flat.reset(seed=0)
     assert set(info) == {"alive"}
@@ -184,9 +184,9 @@ def test_infos_of_agents_are_passed_on_if_there_are_any() -> None:
     assert info["agent_infos"] == {"a": {"steps": 1}, "b": {"steps": 1}, "c": {"steps": 1}}
 
 
-def test_a_game_with_turns_ends_when_it_is_won() -> None:
+def test_turn_based_game_ends_when_won() -> None:
     class Plain(tictactoe_v3.raw_env):
-        """Without the action mask."""
+        """Env without an action mask."""
 
         def observation_space(self, agent: str) -> spaces.Space[Any]:
             return super().observation_space(agent)["observation"]
@@ -204,7 +204,7 @@ def test_a_game_with_turns_ends_when_it_is_won() -> None:
     assert row.sum() > 0  # the board as it was won
 
 
-def test_after_the_end_reset_is_what_helps() -> None:
+def test_step_outside_an_episode_is_refused_until_reset() -> None:
     flat = mv.flatten_agents(Fading())
     with pytest.raises(mv.errors.InvalidRequest, match="reset"):
         flat.step(np.zeros(3, np.int64))
@@ -226,12 +226,12 @@ def test_after_the_end_reset_is_what_helps() -> None:
         ([spaces.Discrete(4), spaces.MultiBinary(3)], np.float32),
     ],
 )
-def test_the_rows_dtype_is_one_that_loses_nothing(observed: list[spaces.Space[Any]], dtype: type) -> None:
+def test_dtype_of_the_row_holds_all_values(observed: list[spaces.Space[Any]], dtype: type) -> None:
     flat = mv.flatten_agents(Spaces(dict(enumerate(observed))))
     assert flat.observation_space.dtype == dtype
 
 
-def test_a_dtype_can_be_asked_for_if_it_loses_nothing() -> None:
+def test_given_dtype_is_used_if_it_holds_all_values() -> None:
     image, wide = spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(0, 256, (2,), np.int64)
     assert mv.flatten_agents(Spaces({0: image}), dtype=np.uint8).observation_space.dtype == np.uint8
     with pytest.raises(mv.errors.InvalidRequest, match="uint8 cannot hold"):
@@ -243,13 +243,13 @@ def test_a_dtype_can_be_asked_for_if_it_loses_nothing() -> None:
         mv.flatten_agents(Spaces({0: huge, 1: spaces.Box(0, 1, (1,), np.float32)}))
 
 
-def test_the_rows_space_has_room_for_zeros() -> None:
+def test_space_of_the_row_includes_zeros() -> None:
     flat = mv.flatten_agents(Spaces({0: spaces.Box(2, 3, (1,)), 1: spaces.Box(-3, -2, (1,))}))
     assert (flat.observation_space.low.tolist(), flat.observation_space.high.tolist()) == ([0, -3], [3, 0])
     assert flat.flatten_observation({}) in flat.observation_space
 
 
-def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
+def test_actions_of_different_kinds_are_refused_in_one_line() -> None:
     for other in (spaces.Box(0, 1, (2,)), spaces.MultiBinary(2)):
         with pytest.raises(mv.errors.InvalidRequest, match="all Discrete or all Box; these are 'a' Discrete"):
             mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2), other]))
@@ -268,19 +268,19 @@ def test_actions_of_different_kinds_are_refused_in_one_sentence() -> None:
         (lambda: mv.flatten_agents(ENVS["spread continuous"]()).step(np.zeros(7)), r"shape \(7,\): expected 15"),
     ],
 )
-def test_what_cannot_be_done_is_said(make_it: Callable[[], Any], said: str) -> None:
+def test_invalid_envs_and_arguments_are_refused(make_it: Callable[[], Any], said: str) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=said):
         make_it()
 
 
-def test_without_pettingzoo_there_is_a_plain_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pettingzoo_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     env = Fading()
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
     with pytest.raises(ImportError, match=r"pip install 'multiverse\[pettingzoo\]'"):
         mv.flatten_agents(env)
 
 
-def test_choices_that_do_not_begin_at_zero_keep_their_numbers() -> None:
+def test_discrete_actions_keep_their_start() -> None:
     flat = mv.flatten_agents(Spaces({"a": SPACES["box"], "b": SPACES["box"]}, [spaces.Discrete(2, start=5)] * 2))
     assert flat.action_space == spaces.MultiDiscrete([2, 2], start=[5, 5])
     assert flat.split_actions(np.array([5, 6])) == {"a": 5, "b": 6}
@@ -292,25 +292,25 @@ TOGETHER = [simple_spread_v3.parallel_env, lambda: make("small", max_steps=20)]
 
 
 @pytest.mark.parametrize("make_it", OPPOSED)
-def test_opponents_are_no_team_and_that_is_told_once(make_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opposed_agents_give_one_warning(make_it: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatten_agents, "_warned", set())
-    with pytest.warns(UserWarning, match="play against each other: .* learner for each group") as told:
+    with pytest.warns(UserWarning, match="play against each other: .* learner for each group") as warned:
         for _ in range(2):
             stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
-    assert len(told) == 1
+    assert len(warned) == 1
 
 
-def test_envs_of_one_name_in_two_modules_are_two_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warning_is_given_once_for_each_env_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flatten_agents, "_warned", set())
     kinds = [type("raw_env", (Game,), {"__module__": module}) for module in ("chess", "go", "go")]
-    with pytest.warns(UserWarning, match="play against each other") as told:
+    with pytest.warns(UserWarning, match="play against each other") as warned:
         for kind in kinds:
             stepped(mv.flatten_agents(kind()), flatten_agents.WATCHED_STEPS + 300)
-    assert [str(one.message).split()[4] for one in told] == ["chess.raw_env", "go.raw_env"]
+    assert [str(one.message).split()[4] for one in warned] == ["chess.raw_env", "go.raw_env"]
 
 
 @pytest.mark.parametrize("make_it", TOGETHER)
-def test_agents_that_do_not_are_not_warned_of(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
+def test_cooperating_agents_give_no_warning(make_it: Any, recwarn: pytest.WarningsRecorder) -> None:
     stepped(mv.flatten_agents(make_it()), flatten_agents.WATCHED_STEPS + 300)
     assert [one for one in recwarn if "play against" in str(one.message)] == []
 
@@ -326,7 +326,7 @@ def stepped(env: Any, steps: int) -> None:
 
 # -- many of them ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_many_flattened_envs_run_as_any_others(executor: str) -> None:
+def test_flattened_envs_run_in_every_executor(executor: str) -> None:
     with mv.make_vec(lambda: mv.flatten_agents(make("small", max_steps=20)), 3, executor) as envs:
         rows, infos = envs.reset(seed=4)
         assert rows.shape == (3, 2 + 25 + 2 + 49)
@@ -338,7 +338,7 @@ def test_many_flattened_envs_run_as_any_others(executor: str) -> None:
         assert np.array_equal(rows[1], alone.reset(seed=5)[0])
 
 
-def test_rendering_and_metadata_are_the_envs_own() -> None:
+def test_rendering_and_metadata_are_those_of_the_env() -> None:
     pytest.importorskip("pygame")
     flat = mv.flatten_agents(make(render_mode="rgb_array"))
     flat.reset(seed=0)

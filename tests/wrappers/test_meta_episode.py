@@ -1,4 +1,4 @@
-"""k episodes of one task as one, step by step against the env inside; and tasks that are held out."""
+"""k episodes of one task as one episode, compared step by step with the env inside; and held-out tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def made(k: int, oracle: bool = False, horizon: int = 4) -> mv.MetaEpisode:
 
 
 class Falls(PointRobot):
-    """Terminated in its second step."""
+    """Env that terminates in its second step."""
 
     def step(self, action: Any) -> Any:
         observation, reward, _, truncated, info = super().step(action)
@@ -31,7 +31,7 @@ class Falls(PointRobot):
 
 
 class Counts(gymnasium.Env[Any, Any]):
-    """Tasks 0 to 2 by number, with replacement; Discrete actions; its space says nothing of tasks."""
+    """Env with the tasks 0 to 2, which are drawn with replacement; Discrete actions; its space has no tasks."""
 
     observation_space, action_space = spaces.Box(0, 9, (1,), np.int64), spaces.Discrete(3)
     task: Any = None
@@ -64,7 +64,9 @@ class Counts(gymnasium.Env[Any, Any]):
         (3, True, [-np.inf] * 2 + [-1, -1, 0], [np.inf] * 2 + [1, 1, 1]),
     ],
 )
-def test_what_is_appended(k: int, oracle: bool, low: list[float], high: list[float]) -> None:
+def test_episode_flag_and_task_are_appended_to_observations(
+    k: int, oracle: bool, low: list[float], high: list[float]
+) -> None:
     env = made(k, oracle)
     space = env.observation_space
     assert isinstance(space, spaces.Box) and space.dtype == np.float32
@@ -74,7 +76,7 @@ def test_what_is_appended(k: int, oracle: bool, low: list[float], high: list[flo
     assert observation in space and (not oracle or observation[2:4].tolist() == TASK.tolist())
 
 
-def test_episodes_follow_on_one_another_and_their_last_observations_are_flagged() -> None:
+def test_inner_episodes_follow_one_another_with_flagged_last_observations() -> None:
     env, inside = made(3), PointRobot(4)
     env.reset_task(TASK)
     inside.reset_task(TASK)
@@ -94,7 +96,7 @@ def test_episodes_follow_on_one_another_and_their_last_observations_are_flagged(
         env.step(actions[0])
 
 
-def test_the_start_after_an_inner_reset_is_not_seen() -> None:
+def test_first_observation_of_an_inner_reset_is_not_returned() -> None:
     env = mv.MetaEpisode(PointRobot(2), 2)
     env.reset_task(TASK)
     env.reset(seed=0)
@@ -104,14 +106,14 @@ def test_the_start_after_an_inner_reset_is_not_seen() -> None:
     assert np.allclose(places, expected)
 
 
-def test_an_episode_that_is_terminated_ends_only_itself_unless_it_is_the_last() -> None:
+def test_inner_termination_ends_the_meta_episode_only_if_it_is_the_last() -> None:
     env = mv.MetaEpisode(Falls(5), 2)
     env.reset(seed=0)
     ends = [env.step(np.zeros(2))[2:4] for _ in range(4)]
     assert ends == [(False, False), (False, False), (False, False), (True, False)]
 
 
-def test_the_returns_and_successes_of_every_episode() -> None:
+def test_returns_and_successes_of_every_episode_are_in_the_info() -> None:
     env = mv.MetaEpisode(PointRobotSparse(12, start="origin"), 2)
     env.reset_task([0.0, 1.0])
     env.reset(seed=0)
@@ -125,7 +127,7 @@ def test_the_returns_and_successes_of_every_episode() -> None:
 
 
 @pytest.mark.parametrize(("given", "taken"), [(-1, -0.1), (1, 0.1), (0, 0.0), (0.5, 0.05), (3, 0.1)])
-def test_actions_are_rescaled(given: float, taken: float) -> None:
+def test_actions_are_rescaled_to_the_bounds(given: float, taken: float) -> None:
     env = made(1)
     assert env.action_space == spaces.Box(-1, 1, (2,), np.float32)
     env.reset(seed=0)
@@ -133,7 +135,7 @@ def test_actions_are_rescaled(given: float, taken: float) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 0.7), (-1.0, -0.2), (-0.5, 0.1), (-0.4, 0.2)])
-def test_no_action_is_beyond_the_bounds(low: float, high: float) -> None:
+def test_rescaled_actions_stay_within_the_bounds(low: float, high: float) -> None:
     class Strict(PointRobot):
         def __init__(self) -> None:
             super().__init__()
@@ -151,7 +153,7 @@ def test_no_action_is_beyond_the_bounds(low: float, high: float) -> None:
         assert Strict().action_space.contains(policy.for_env(np.ones((1, 2), np.float32))[0])
 
 
-def test_a_reward_that_is_no_number_is_left_out_of_the_returns() -> None:
+def test_non_finite_rewards_are_left_out_of_the_returns() -> None:
     class Odd(PointRobot):
         def step(self, action: Any) -> Any:
             observation, _, *rest = super().step(action)
@@ -164,7 +166,7 @@ def test_a_reward_that_is_no_number_is_left_out_of_the_returns() -> None:
     assert info["returns_per_episode"].tolist() == [3.0, 3.0]
 
 
-def test_discrete_actions_and_whole_numbers_pass() -> None:
+def test_discrete_actions_and_integer_observations_are_supported() -> None:
     env = mv.MetaEpisode(Counts(), 2, oracle=True)
     assert env.action_space == spaces.Discrete(3) and env.observation_space.dtype == np.float32
     env.reset_task(2)
@@ -172,7 +174,7 @@ def test_discrete_actions_and_whole_numbers_pass() -> None:
     assert [env.step(2)[1] for _ in range(6)] == [1.0] * 6
 
 
-def test_without_a_task_every_meta_episode_draws_one_and_keeps_it() -> None:
+def test_meta_episode_without_a_given_task_draws_and_keeps_one() -> None:
     env, found = made(2, horizon=2), []
     for seed in (3, None, None, 3):
         env.reset(seed=seed)
@@ -183,7 +185,7 @@ def test_without_a_task_every_meta_episode_draws_one_and_keeps_it() -> None:
     assert found[0] == found[3] and len({tuple(task) for task in found}) == 3
 
 
-def test_a_saved_one_goes_on_exactly() -> None:
+def test_restored_env_continues_exactly() -> None:
     env = made(3, oracle=True)
     env.reset(seed=1)
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 2))
@@ -201,19 +203,19 @@ def test_a_saved_one_goes_on_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: mv.MetaEpisode(PointRobot(), 0), "episodes_per_task=0: expected at least 1"),
         (lambda: mv.MetaEpisode(PointRobot(), 1.5), "episodes_per_task"),  # type: ignore[arg-type]
         (lambda: mv.MetaEpisode(gymnasium.make("CartPole-v1"), 2), "has no sample_tasks, reset_task, get_task"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], Any], told: str) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_invalid_arguments_are_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         make()
 
 
-def test_spaces_that_it_cannot_have_are_refused() -> None:
+def test_unsupported_spaces_are_refused() -> None:
     class Odd(Counts):
         observation_space = spaces.Dict({"a": spaces.Discrete(2)})  # type: ignore[assignment]
 
@@ -237,7 +239,7 @@ def test_spaces_that_it_cannot_have_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["PointRobotSparse-v0", "HalfCheetahVel-v0", "AntDir-v0"])
-def test_check_env_has_nothing_against_it(name: str) -> None:
+def test_check_env_reports_no_problem(name: str) -> None:
     pytest.importorskip("mujoco")
 
     def make() -> Any:
@@ -248,7 +250,7 @@ def test_check_env_has_nothing_against_it(name: str) -> None:
 
 
 # -- tasks -----------------------------------------------------------------------------------------------------------
-def test_train_and_eval_tasks_have_none_in_common_and_follow_from_the_seed() -> None:
+def test_train_and_eval_tasks_are_disjoint_and_depend_on_the_seed() -> None:
     env = made(2)
     train, held_out = mv.draw_tasks(env, 50, 20, seed=7)
     assert (len(train), len(held_out)) == (50, 20)
@@ -259,7 +261,7 @@ def test_train_and_eval_tasks_have_none_in_common_and_follow_from_the_seed() -> 
     assert not np.array_equal(mv.draw_tasks(env, 50, 20, seed=8)[0], train)
 
 
-def test_tasks_may_be_dicts_of_arrays_and_lists() -> None:
+def test_tasks_can_be_dicts_of_arrays_and_lists() -> None:
     class Dicts(Counts):
         def sample_tasks(self, count: int) -> list[Any]:
             return [{"goal": self.np_random.uniform(size=2), "words": ["a", k % 2]} for k in range(count)]
@@ -275,7 +277,7 @@ def test_tasks_may_be_dicts_of_arrays_and_lists() -> None:
         mv.draw_tasks(Twice(), 1, 1, seed=0)
 
 
-def test_an_env_with_too_few_tasks_is_told() -> None:
+def test_invalid_or_insufficient_tasks_are_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="as a train task and as an eval task: if there are too few"):
         mv.draw_tasks(Counts(), 10, 10, seed=0)
     with pytest.raises(mv.errors.InvalidRequest, match="0 train and 3 eval tasks: expected at least 1 and 0"):
@@ -313,7 +315,7 @@ def test_an_env_with_too_few_tasks_is_told() -> None:
 
 @pytest.mark.parametrize(("executor", "workers"), [("serial", None), ("process", 1), ("process", 2)])
 def test_all_envs_of_a_run_share_one_list_of_tasks(executor: Any, workers: int | None) -> None:
-    """Drawn once and sent to every worker: what an env plays is on that list, and only held-out tasks are held out."""
+    """Sampled once and sent to every worker: envs use only tasks of that list, and only held-out tasks are held out."""
     make: Callable[[], Any] = partial(made, 2)
     train, held_out = mv.draw_tasks(make(), 6, 3, seed=4)
     plan = mv.DrawnTasks(4, range(6))

@@ -1,4 +1,4 @@
-"""Whoever uses the package finds its envs at Gymnasium, as the documentation has it."""
+"""Any use of the package registers its envs with Gymnasium, as documented."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
         "mv.draw_tasks(gymnasium.make('multiverse/PointRobot-v0'), 3, 2, seed=1)",
     ],
 )
-def test_ids_of_ours_are_known_once_a_name_of_ours_is_used(use: str) -> None:
+def test_built_in_ids_are_registered_by_using_the_package(use: str) -> None:
     program = f"import gymnasium, multiverse as mv\nassert {use}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,1 +1,1 @@
-"""The Game Boy env, on a cartridge of a few instructions."""
+"""The Game Boy env with a cartridge of a few instructions."""

@@ -38,7 +38,7 @@ def rom() -> bytes:
         "F3 31 FE FF"  # no interrupts, a stack
         "F0 44 FE 90 20 FA AF E0 40"  # in the vertical blank: the screen off
         "21 00 80 3E 0F 06 10 22 07 05 20 FB"  # tile 0: slanting lines
-        "21 00 98 01 00 04 AF 22 0B 78 B1 20 F9"  # a map of nothing else
+        "21 00 98 01 00 04 AF 22 0B 78 B1 20 F9"  # a map with only this tile
         "3E E4 E0 47 3E 91 E0 40"  # colours, the screen on
         "3E C8 EA 05 C0"  # health 200
     )
@@ -69,7 +69,7 @@ def rom() -> bytes:
 
 
 def written(folder: Path, game: str = GAME) -> dict[str, str]:
-    """The cartridge and its game file, as arguments of an env."""
+    """Write the cartridge and its game file; return them as arguments of an env."""
     cartridge, described = folder / "test.gb", folder / "test.yaml"
     cartridge.write_bytes(rom())
     described.write_text(game)

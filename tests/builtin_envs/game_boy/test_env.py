@@ -52,7 +52,7 @@ def test_features_are_numbers_from_0_to_1_and_one_hot_vectors(env: GameBoyEnv) -
     assert features[2] == 1.0, "beyond its max a feature stays in its space"
 
 
-def test_screens_are_grey_small_and_stacked(cartridge: dict[str, str]) -> None:
+def test_screen_observations_are_grey_downscaled_and_stacked(cartridge: dict[str, str]) -> None:
     env = GameBoyEnv(**cartridge, stack=3, render_mode="rgb_array")
     first, _ = env.reset(seed=0)
     assert first.shape == (3, 72, 80) and (first == first[0]).all()
@@ -64,7 +64,9 @@ def test_screens_are_grey_small_and_stacked(cartridge: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("downscale", "shape"), [(1, (1, 144, 160)), (4, (1, 36, 40)), (8, (1, 18, 20))])
-def test_the_screen_in_other_sizes(downscale: int, shape: tuple[int, ...], cartridge: dict[str, str]) -> None:
+def test_screen_is_downscaled_by_the_given_factor(
+    downscale: int, shape: tuple[int, ...], cartridge: dict[str, str]
+) -> None:
     env = GameBoyEnv(**cartridge, stack=1, downscale=downscale, render_mode="rgb_array")
     shown, _ = env.reset(seed=0)
     squares = env.render()[:, :, 0].reshape(144 // downscale, downscale, 160 // downscale, downscale)
@@ -72,7 +74,7 @@ def test_the_screen_in_other_sizes(downscale: int, shape: tuple[int, ...], cartr
     env.close()
 
 
-def test_both_at_once_show_what_each_would(cartridge: dict[str, str]) -> None:
+def test_observation_both_equals_screen_and_ram_observations(cartridge: dict[str, str]) -> None:
     actions = [RIGHT, A, WAIT, LEFT] * 5
     shown = {}
     for observation in ("screen", "ram", "both"):
@@ -84,7 +86,7 @@ def test_both_at_once_show_what_each_would(cartridge: dict[str, str]) -> None:
 
 
 # -- actions and episodes ----------------------------------------------------------------------------------------
-def test_buttons_are_held_and_let_go(cartridge: dict[str, str]) -> None:
+def test_buttons_are_held_and_released_for_the_given_frames(cartridge: dict[str, str]) -> None:
     env = GameBoyEnv(**cartridge, observation="ram", hold_frames=3, release_frames=5)
     env.reset(seed=0)
     gems = [env.step(A)[-1]["gems"] for _ in range(4)]
@@ -92,7 +94,7 @@ def test_buttons_are_held_and_let_go(cartridge: dict[str, str]) -> None:
     env.close()
 
 
-def test_without_release_buttons_stay_down_until_others_are_pressed(env: GameBoyEnv) -> None:
+def test_buttons_stay_pressed_without_release_frames(env: GameBoyEnv) -> None:
     env.reset(seed=0)
     env.step(RIGHT)
     moved = np.diff([env.step(RIGHT)[-1]["x"] for _ in range(3)]).tolist()
@@ -101,8 +103,8 @@ def test_without_release_buttons_stay_down_until_others_are_pressed(env: GameBoy
     assert (moved, stays) == ([4, 4], [0, 0])
 
 
-def test_an_episode_begins_as_its_game_file_says(tmp_path: Path) -> None:
-    """`press: start` was seen by the game; a fixed start needs no draws."""
+def test_episode_starts_with_the_presses_of_the_game_file(tmp_path: Path) -> None:
+    """The game has received `press: start`; a fixed start needs no draws."""
     game = GAME.replace("  - {wait: [4, 12]}\n", "")
     game = game.replace("ram:\n", "ram:\n  pressed: {address: 0xC011, bit: 3}\n")
     env = GameBoyEnv(**written(tmp_path, game), observation="ram")
@@ -110,7 +112,7 @@ def test_an_episode_begins_as_its_game_file_says(tmp_path: Path) -> None:
     env.close()
 
 
-def test_episodes_end_by_rule_and_by_length(cartridge: dict[str, str]) -> None:
+def test_episodes_terminate_by_rule_and_are_truncated_by_length(cartridge: dict[str, str]) -> None:
     env = GameBoyEnv(**cartridge, observation="ram", episode_length=20)
     env.reset(seed=0)
     ends = [env.step(B)[2:4] for _ in range(3)]
@@ -121,7 +123,7 @@ def test_episodes_end_by_rule_and_by_length(cartridge: dict[str, str]) -> None:
     env.close()
 
 
-def test_rewards_are_paid_by_the_rules(env: GameBoyEnv) -> None:
+def test_rewards_follow_the_rules_of_the_game_file(env: GameBoyEnv) -> None:
     env.reset(seed=0)
     before, total = env.reset(seed=0)[1], 0.0
     for action in [RIGHT] * 5 + [LEFT] * 7 + [A] * 2 + [B]:
@@ -133,7 +135,7 @@ def test_rewards_are_paid_by_the_rules(env: GameBoyEnv) -> None:
     assert info["success"] is (info["gems"] >= 5)
 
 
-def test_seeds_and_actions_decide_everything(cartridge: dict[str, str]) -> None:
+def test_seed_and_actions_determine_the_episode(cartridge: dict[str, str]) -> None:
     actions = np.random.default_rng(0).integers(0, 9, 60).tolist()
     one, other = GameBoyEnv(**cartridge, observation="both"), GameBoyEnv(**cartridge, observation="both")
     other.reset(seed=5)
@@ -145,7 +147,7 @@ def test_seeds_and_actions_decide_everything(cartridge: dict[str, str]) -> None:
     other.close()
 
 
-def test_mistakes_of_a_caller_are_named(env: GameBoyEnv) -> None:
+def test_invalid_calls_name_the_mistake(env: GameBoyEnv) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"reset\(\) first"):
         env.step(0)
     env.reset()
@@ -156,7 +158,7 @@ def test_mistakes_of_a_caller_are_named(env: GameBoyEnv) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"episode_length": 0}, "episode_length=0: expected a whole number of at least 1"),
         ({"hold_frames": 2.5}, "hold_frames=2.5: expected a whole number"),
@@ -167,12 +169,12 @@ def test_mistakes_of_a_caller_are_named(env: GameBoyEnv) -> None:
         ({"game": None, "observation": "ram"}, "has no features in `ram`"),
     ],
 )
-def test_mistaken_arguments_are_named(arguments: dict[str, Any], told: str, cartridge: dict[str, str]) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_invalid_arguments_are_named(arguments: dict[str, Any], message: str, cartridge: dict[str, str]) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         GameBoyEnv(**{**cartridge, **arguments})
 
 
-def test_without_a_game_file_any_cartridge_plays(cartridge: dict[str, str]) -> None:
+def test_cartridge_without_a_game_file_can_be_played(cartridge: dict[str, str]) -> None:
     env = GameBoyEnv(cartridge["rom"], episode_length=3)
     env.reset(seed=0)
     assert [env.step(RIGHT)[1:] for _ in range(3)] == [(0.0, False, last, {}) for last in (False, False, True)]
@@ -180,7 +182,7 @@ def test_without_a_game_file_any_cartridge_plays(cartridge: dict[str, str]) -> N
 
 
 # -- starting points and coming back -----------------------------------------------------------------------------
-def test_episodes_begin_at_one_of_several_saved_points(cartridge: dict[str, str], tmp_path: Path) -> None:
+def test_episodes_start_at_one_of_several_saved_states(cartridge: dict[str, str], tmp_path: Path) -> None:
     env = GameBoyEnv(**cartridge, observation="ram")
     for name, steps in [("near", 5), ("far", 25)]:
         played(env, [RIGHT] * steps)
@@ -205,7 +207,7 @@ def test_episodes_begin_at_one_of_several_saved_points(cartridge: dict[str, str]
     env.close()
 
 
-def test_advice_chooses_starts_and_scales_rewards_and_is_saved(cartridge: dict[str, str], tmp_path: Path) -> None:
+def test_advise_selects_starts_scales_rewards_and_is_saved(cartridge: dict[str, str], tmp_path: Path) -> None:
     env = GameBoyEnv(**cartridge, observation="ram")
     played(env, [RIGHT] * 25)
     env.save_start(tmp_path / "far")
@@ -224,8 +226,8 @@ def test_advice_chooses_starts_and_scales_rewards_and_is_saved(cartridge: dict[s
 
 
 @pytest.mark.parametrize("observation", ["ram", "both"])
-def test_a_state_brings_everything_back(observation: Any, cartridge: dict[str, str]) -> None:
-    """In the same env and in a fresh one: screens, rewards that are paid once, the length, and the next episode."""
+def test_restored_state_continues_exactly(observation: Any, cartridge: dict[str, str]) -> None:
+    """In the same env and in a new one: screens, rewards that are paid once, the length, and the next episode."""
     before, after = [RIGHT] * 12 + [A], [LEFT, A, B, RIGHT, RIGHT, B] * 4
     env = GameBoyEnv(**cartridge, observation=observation, episode_length=40)
     played(env, before, seed=7)
@@ -240,12 +242,12 @@ def test_a_state_brings_everything_back(observation: Any, cartridge: dict[str, s
 
 
 # -- many of them ------------------------------------------------------------------------------------------------
-def test_check_env_finds_nothing(cartridge: dict[str, str]) -> None:
+def test_check_env_reports_only_expected_findings(cartridge: dict[str, str]) -> None:
     report = mv.check_env(GameBoyEnv, env_kwargs={**cartridge, "observation": "both", "episode_length": 40})
     assert {finding.code for finding in report.findings} <= {"env-cannot-be-pickled", "cost", "reset-dominates"}
 
 
-def test_thirty_two_in_one_process_without_a_window(cartridge: dict[str, str]) -> None:
+def test_thirty_two_envs_in_one_process_load_no_video_and_open_no_window(cartridge: dict[str, str]) -> None:
     """In a separate process, because loaded libraries and output belong to a process."""
     program = f"""
 import sys
@@ -266,13 +268,13 @@ for env in envs:
     assert (done.stdout, done.stderr) == ("video 0 windows 0\n", "")
 
 
-def test_without_pyboy_one_sentence_says_what_to_install() -> None:
+def test_missing_pyboy_is_reported_with_the_install_command() -> None:
     program = "import sys; sys.modules['pyboy'] = None; import multiverse.envs.game_boy"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "ImportError: a Game Boy needs PyBoy" in done.stderr and "multiverse[game-boy]" in done.stderr
 
 
-def test_nothing_is_written_or_read_beside_the_cartridge(tmp_path: Path) -> None:
+def test_files_beside_the_cartridge_are_neither_written_nor_read(tmp_path: Path) -> None:
     """The cartridge has a battery, whose memory PyBoy would save."""
     arguments = written(tmp_path)
     image = bytearray(Path(arguments["rom"]).read_bytes())
@@ -288,7 +290,7 @@ def test_nothing_is_written_or_read_beside_the_cartridge(tmp_path: Path) -> None
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_closing_gives_memory_back(cartridge: dict[str, str]) -> None:
+def test_closed_envs_release_their_memory(cartridge: dict[str, str]) -> None:
     def opened(count: int) -> int:
         for _ in range(count):
             env = GameBoyEnv(**cartridge)
@@ -300,7 +302,7 @@ def test_closing_gives_memory_back(cartridge: dict[str, str]) -> None:
     assert opened(40) - before < 20 << 20, "40 that are closed keep less than half of what they had"
 
 
-def test_resets_keep_no_memory(cartridge: dict[str, str]) -> None:
+def test_resets_do_not_grow_memory(cartridge: dict[str, str]) -> None:
     env = GameBoyEnv(**cartridge)
 
     def reset(count: int) -> int:

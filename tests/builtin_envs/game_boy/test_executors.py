@@ -1,4 +1,4 @@
-"""Game Boys side by side: threads really run at once, and every executor gives the same."""
+"""Several Game Boys: threads run concurrently, and every executor gives the same results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.builtin_envs.game_boy.cartridge import rom
 from tests.training.small_runs import digest
 
 
-def test_others_run_while_frames_do() -> None:
-    """With the interpreter told not to switch by itself, another thread comes on only where the GIL is let go."""
+def test_emulation_releases_the_gil() -> None:
+    """The switch interval is very long, so another thread runs only where the GIL is released."""
     from multiverse.envs.game_boy.emulator import Emulator
 
     emulator = Emulator(rom(), "test")
@@ -39,16 +39,16 @@ def test_others_run_while_frames_do() -> None:
         emulator.close()
 
 
-def test_auto_takes_processes_beside_the_caller(cartridge: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_chooses_processes_and_the_caller(cartridge: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)  # whatever else this machine does
+    monkeypatch.setattr(choose, "BUSY_SHARE", 2.0)  # also on a busy machine
     monkeypatch.setattr(choose, "SLOW_BUILD_S", 60.0)
     with mv.make_vec(GameBoyEnv, 4, env_kwargs={**cartridge, "observation": "ram"}) as envs:
         assert (envs.plan.executor, envs.plan.workers) == ("hybrid", 1), envs.plan.why
 
 
-def test_every_executor_gives_the_same(cartridge: dict[str, str]) -> None:
-    """Also when an episode ends, and is begun again, in the middle."""
+def test_observations_are_equal_for_every_executor(cartridge: dict[str, str]) -> None:
+    """Also if an episode ends and another begins in the middle."""
     shown: dict[str, list[Any]] = {}
     actions = np.random.default_rng(1).integers(0, 9, (30, 3))
     for executor in ("serial", "thread", "process"):
@@ -68,9 +68,11 @@ def test_every_executor_gives_the_same(cartridge: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_training_goes_on_in_the_middle_of_a_game(executor: Any, cartridge: dict[str, str], tmp_path: Path) -> None:
-    """Resumed, it ends with the weights of one that was never interrupted."""
-    how: Any = {
+def test_training_resumes_exactly_in_the_middle_of_a_game(
+    executor: Any, cartridge: dict[str, str], tmp_path: Path
+) -> None:
+    """The resumed run ends with the weights of an uninterrupted one."""
+    options: Any = {
         "env_kwargs": {**cartridge, "observation": "ram", "episode_length": 50},
         "num_envs": 2,
         "steps_per_env": 16,
@@ -80,7 +82,7 @@ def test_a_training_goes_on_in_the_middle_of_a_game(executor: Any, cartridge: di
         "executor": executor,
     }
     name = "multiverse.envs.game_boy:GameBoyEnv"
-    whole = mv.train(name, run_dir=tmp_path / "whole", env_steps=128, **how)
-    half = mv.train(name, run_dir=tmp_path / "halves", env_steps=64, **how)
+    whole = mv.train(name, run_dir=tmp_path / "whole", env_steps=128, **options)
+    half = mv.train(name, run_dir=tmp_path / "halves", env_steps=64, **options)
     halves = mv.resume(half, env_steps=128)
     assert digest(whole) == digest(halves)

@@ -1,4 +1,4 @@
-"""Cartridges and game files that cannot be used, and what is said of them."""
+"""Invalid cartridges and game files, and their error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.builtin_envs.game_boy.cartridge import GAME, rom, written
 
 
 @pytest.mark.parametrize(
-    ("image", "told"),
+    ("image", "message"),
     [
         (None, "No such file or directory; expected a Game Boy cartridge"),
         (b"", "is not a Game Boy cartridge"),
@@ -24,21 +24,21 @@ from tests.builtin_envs.game_boy.cartridge import GAME, rom, written
         (rom() + b"more", "cannot be played: .*length"),
     ],
 )
-def test_what_is_no_cartridge(image: bytes | None, told: str, tmp_path: Path) -> None:
+def test_invalid_cartridge_file_is_refused(image: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "game.gb"
     if image is not None:
         path.write_bytes(image)
-    with pytest.raises(mv.errors.InvalidRequest, match=rf"rom='{path}'.*{told}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=rf"rom='{path}'.*{message}"):
         GameBoyEnv(path)
 
 
-def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
+def test_directory_as_cartridge_is_refused(tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="Is a directory"):
         GameBoyEnv(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rams: {}", r"rams: there is no such key. Did you mean ram\?"),
         ("[1, 2]", r"expected keys and values \(name: value\), found \[1, 2\]"),
@@ -84,15 +84,15 @@ def test_a_folder_is_no_cartridge(tmp_path: Path) -> None:
         ("#" * 2**19, "it has more than"),
     ],
 )
-def test_mistakes_in_a_game_file_are_named(text: str, told: str, tmp_path: Path) -> None:
+def test_invalid_game_file_names_the_mistake(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "game.yaml"
     path.write_text(text)
-    with pytest.raises(mv.errors.InvalidRequest, match=told) as found:
+    with pytest.raises(mv.errors.InvalidRequest, match=message) as found:
         read_game(path)
     assert str(path) in str(found.value)
 
 
-def test_a_missing_game_file_is_named(tmp_path: Path) -> None:
+def test_missing_game_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"absent.yaml: No such file"):
         GameBoyEnv(written(tmp_path)["rom"], tmp_path / "absent.yaml")
 
@@ -105,7 +105,7 @@ def test_game_file_or_cartridge_that_is_a_pipe_is_refused(tmp_path: Path) -> Non
             GameBoyEnv(rom_file, game)
 
 
-def test_what_a_game_file_can_say(tmp_path: Path) -> None:
+def test_game_file_is_read_with_all_its_keys(tmp_path: Path) -> None:
     (tmp_path / "game.yaml").write_text(
         GAME + "actions: [wait, right, up+a]\nstarts: {cave: cave.state}\n# and once more, in other words\n"
     )
@@ -116,8 +116,8 @@ def test_what_a_game_file_can_say(tmp_path: Path) -> None:
     assert [one.size for one in game.ram] == [1, 1, 1, 1, 16, 1, 0]
 
 
-def test_addresses_may_stand_in_another_file(tmp_path: Path) -> None:
-    """Of a game whose own build makes such a file."""
+def test_addresses_can_be_read_from_another_file(tmp_path: Path) -> None:
+    """A game whose build writes a file of addresses."""
     (tmp_path / "map.yaml").write_text("ram: {x: 0xC002, y: 0xC003, gems: 0xC004}")
     (tmp_path / "game.yaml").write_text("addresses: map.yaml\nram: {x: , gems: {max: 99}, y: 0xC0FF}")
     game = read_game(tmp_path / "game.yaml")
@@ -134,6 +134,6 @@ def test_addresses_may_stand_in_another_file(tmp_path: Path) -> None:
         read_game(tmp_path / "game.yaml")
 
 
-def test_an_empty_game_file_says_nothing(tmp_path: Path) -> None:
+def test_empty_game_file_gives_the_default_actions(tmp_path: Path) -> None:
     (tmp_path / "game.yaml").write_text("")
     assert len(read_game(tmp_path / "game.yaml").actions) == 9

@@ -1,4 +1,4 @@
-"""Lantern Vale as an env: found by its name, and the same with the same seed."""
+"""Lantern Vale as an env: registered by name, and equal for equal seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RAM, SCREEN = "multiverse/Quest-v0", "multiverse/QuestScreen-v0"
 
 
 @pytest.mark.parametrize(("name", "shape"), [(RAM, (104,)), (SCREEN, (2, 36, 40))])
-def test_it_is_found_by_its_name(name: str, shape: tuple[int, ...]) -> None:
+def test_quest_is_found_by_its_id_in_gymnasium_and_workers(name: str, shape: tuple[int, ...]) -> None:
     assert name in env_names()
     env = gym.make(f"multiverse.envs:{name}")
     assert env.observation_space.shape == shape and isinstance(env.unwrapped, GameBoyEnv)
@@ -30,7 +30,7 @@ def test_it_is_found_by_its_name(name: str, shape: tuple[int, ...]) -> None:
         assert truncated.all()
 
 
-def test_an_episode_begins_in_the_meadow_and_by_its_seed() -> None:
+def test_episode_starts_in_the_meadow_and_depends_on_its_seed() -> None:
     env = make_quest(observation="ram")
     first = [env.reset(seed=seed)[1] for seed in (1, 1, 2)]
     assert first[0] == first[1] != first[2]
@@ -44,14 +44,14 @@ def test_an_episode_begins_in_the_meadow_and_by_its_seed() -> None:
     env.close()
 
 
-def test_check_env_finds_nothing_in_it() -> None:
+def test_check_env_reports_only_expected_findings() -> None:
     report = mv.check_env(RAM, env_kwargs={"episode_length": 30})
     expected = {"env-cannot-be-pickled", "cost", "no-randomness", "reset-dominates"}
     assert {finding.code for finding in report.findings} <= expected
 
 
-def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
-    """The scripted player, in the env's own steps: every stage is a reward, and the end is a success."""
+def test_scripted_player_is_rewarded_for_every_stage_and_wins() -> None:
+    """The scripted player in the env's own steps: every stage gives a reward, and the end is a success."""
     env = make_quest(observation="ram", hold_frames=3, release_frames=1, episode_length=5_000)
     env.reset(seed=0)
     actions = {"+".join(buttons) or "wait": k for k, buttons in enumerate(env._game.actions)}
@@ -68,7 +68,7 @@ def test_one_who_knows_the_way_is_paid_for_it_and_wins() -> None:
     assert total > 60
 
 
-def test_a_curriculum_begins_all_along_the_way() -> None:
+def test_curriculum_starts_cover_the_whole_quest() -> None:
     env = make_quest(observation="ram", curriculum=True)
     points = [start for start in env.starts if start != "power_on"]
     assert {f"stage_{k}" for k in range(1, 9)} < set(points) and len(set(points)) == len(points) >= 30
@@ -81,8 +81,8 @@ def test_a_curriculum_begins_all_along_the_way() -> None:
     env.close()
 
 
-def test_the_firefly_shows_the_way_round_what_is_solid() -> None:
-    """From every cell of every room, bend by bend, over open cells, to where the quest goes on."""
+def test_firefly_leads_around_obstacles_from_every_cell() -> None:
+    """From every cell of every room, bend by bend, over open cells, to the next goal of the quest."""
     exits = [
         int(way) if way != "-" else 255 for (*_, n, e, s, w), _ in blocks("rooms.txt", "room") for way in (s, n, w, e)
     ]
@@ -108,7 +108,7 @@ def test_the_firefly_shows_the_way_round_what_is_solid() -> None:
                     raise AssertionError(f"room {room}: round and round from {number}")
 
 
-def test_in_black_water_it_points_from_bend_to_bend() -> None:
+def test_firefly_leads_from_bend_to_bend_in_black_water() -> None:
     env = make_quest(observation="ram", curriculum=True)
     shown = [env.reset(seed=0, options={"start": f"stage_7_{k}"})[1] for k in (1, 2, 3)]
     env.close()

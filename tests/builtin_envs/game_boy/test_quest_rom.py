@@ -1,4 +1,4 @@
-"""Lantern Vale: the image is what its source makes, it can be won, and not by chance; its RAM says what happens."""
+"""Lantern Vale: its source builds the image, it can be won but not by chance, and its RAM has the state of the game."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEST = ("has_sword", "gate_key", "gate_open", "entered_crypt", "west_key", "eas
 
 
 class Game:
-    """The game in an emulator, at its title."""
+    """The game in an emulator, at its title screen."""
 
     def __init__(self, rom: Path, seed: int) -> None:
         from pyboy import PyBoy
@@ -56,7 +56,7 @@ class Game:
             self.hold(button, 2)
 
     def read_out(self) -> None:
-        """Turns the pages of a dialogue until it ends."""
+        """Turn the pages of a dialogue until it ends."""
         while self["mode"] == 2:
             self.hold("a", 2)
             self.emulator.tick(30, False)
@@ -67,7 +67,7 @@ class Game:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[[int], Game]]:
-    """Begins games on a copy of the image; nothing may lie beside it afterwards."""
+    """Start games on a copy of the image; fail if there are new files beside it afterwards."""
     rom = tmp_path / "rom" / "quest.gb"
     rom.parent.mkdir()
     shutil.copy(IMAGE, rom)
@@ -84,14 +84,14 @@ def start(tmp_path: Path) -> Iterator[Callable[[int], Game]]:
 
 
 @pytest.mark.skipif(shutil.which("sdcc") is None, reason="sdcc is not installed")
-def test_the_image_is_what_its_source_makes(tmp_path: Path) -> None:
+def test_rom_image_equals_the_build_of_its_source(tmp_path: Path) -> None:
     build(tmp_path / "quest.gb")
     assert (tmp_path / "quest.gb").read_bytes() == IMAGE.read_bytes(), (
         "run `python -m multiverse.envs.game_boy.quest.build`"
     )
 
 
-def test_the_header_is_valid() -> None:
+def test_rom_header_is_valid() -> None:
     image = IMAGE.read_bytes()
     assert len(image) == 32768
     assert zlib.crc32(image[0x104:0x134]) == 0x46195417, "the logo that a console wants to see"
@@ -101,13 +101,13 @@ def test_the_header_is_valid() -> None:
     assert int.from_bytes(image[0x14E:0x150], "big") == (sum(image) - image[0x14E] - image[0x14F]) & 0xFFFF
 
 
-def test_every_name_in_the_ram_map_has_a_byte_of_its_own() -> None:
+def test_every_name_in_the_ram_map_has_its_own_byte() -> None:
     places = list(addresses().values())
     assert len(set(places)) == len(places)
     assert min(places) == 0xC0A0 and max(places) < 0xC100
 
 
-def test_every_page_fits_its_window() -> None:
+def test_every_dialogue_page_fits_its_window() -> None:
     pages = re.search(r"pages\[\] = \{(.*?)\n\};", (HERE / "code/talk.c").read_text(), re.DOTALL)
     assert pages is not None
     for page in re.findall(r'"(.*)"', pages[1]):
@@ -117,7 +117,7 @@ def test_every_page_fits_its_window() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 77, 300, 65535])
-def test_the_player_wins_and_needs_a_minute(start: Callable[[int], Game], seed: int) -> None:
+def test_scripted_player_wins_and_takes_at_least_a_minute(start: Callable[[int], Game], seed: int) -> None:
     game = start(seed)
     assert game["mode"] == 0
     steps: list[int] = []
@@ -134,7 +134,7 @@ def test_the_player_wins_and_needs_a_minute(start: Callable[[int], Game], seed: 
 
 
 @pytest.mark.parametrize("button", BUTTONS)
-def test_one_button_wins_nothing(start: Callable[[int], Game], button: str) -> None:
+def test_holding_one_button_wins_nothing(start: Callable[[int], Game], button: str) -> None:
     game = start(1)
     game.hold("start", 4)
     for _ in range(1000):
@@ -153,7 +153,7 @@ def test_random_buttons_win_nothing(start: Callable[[int], Game], seed: int) -> 
         assert game["won"] == game["entered_crypt"] == 0
 
 
-def test_the_same_seed_and_buttons_are_the_same_game(start: Callable[[int], Game]) -> None:
+def test_equal_seed_and_buttons_give_an_equal_game(start: Callable[[int], Game]) -> None:
     def after(seed: int, wait: int) -> bytes:
         game = start(seed)
         game.emulator.tick(wait, False)
@@ -166,8 +166,8 @@ def test_the_same_seed_and_buttons_are_the_same_game(start: Callable[[int], Game
     assert after(5, 4) != first, "another moment of Start"
 
 
-def test_frames_are_counted_one_by_one(start: Callable[[int], Game]) -> None:
-    """With four slimes about: the game never needs more than a frame for a frame."""
+def test_game_never_skips_a_frame(start: Callable[[int], Game]) -> None:
+    """With four slimes on the screen: every frame of the game is computed within one frame."""
     game = start(1)
     game.play(lambda player: player["room"] == 3 and player["enemies"] == 4)
     game.emulator.tick(60, False)
@@ -178,7 +178,7 @@ def test_frames_are_counted_one_by_one(start: Callable[[int], Game]) -> None:
     assert [b - a & 255 for a, b in itertools.pairwise(counts)] == [1] * 119
 
 
-def test_the_elder_talks_and_the_world_stands_still(start: Callable[[int], Game]) -> None:
+def test_world_is_paused_while_the_elder_talks(start: Callable[[int], Game]) -> None:
     game = start(1)
     game.play(lambda player: player["mode"] == 2)
     assert (game["room"], game["dialogue"], game["met_elder"], game["has_sword"]) == (1, 1, 1, 0)
@@ -194,7 +194,7 @@ def test_the_elder_talks_and_the_world_stands_still(start: Callable[[int], Game]
     assert game["has_sword"] == game["progress"] == 1
 
 
-def test_walls_stop_the_hero_and_edges_lead_on(start: Callable[[int], Game]) -> None:
+def test_walls_stop_the_hero_and_edges_lead_to_the_next_room(start: Callable[[int], Game]) -> None:
     game = start(1)
     game.hold("start", 4)
     game.emulator.tick(40, False)
@@ -219,7 +219,7 @@ def test_doors_stay_locked_without_keys(start: Callable[[int], Game]) -> None:
     assert (game["gate_open"], game["keys"]) == (1, 0)
 
 
-def test_the_pier_and_the_fisher(start: Callable[[int], Game]) -> None:
+def test_pier_chest_has_gems_and_the_fisher_sells_a_heart(start: Callable[[int], Game]) -> None:
     """The chest at the pier's end has ten gems; for fifteen the fisher sells a heart."""
     game = start(1)
     game.play(lambda player: player["room"] == 0 and player["mode"] == 1)
@@ -237,7 +237,7 @@ def test_the_pier_and_the_fisher(start: Callable[[int], Game]) -> None:
     assert (game["heart_bought"], game["gems"], game["max_health"], game["health"]) == (1, 0, 10, 10)
 
 
-def test_the_hero_falls_and_a_new_game_begins_at_the_title(start: Callable[[int], Game]) -> None:
+def test_new_game_after_defeat_starts_at_the_title(start: Callable[[int], Game]) -> None:
     game = start(1)
     game.play(lambda player: player["room"] == 2 and player["x"] in range(40, 48))
     healths = [game["health"]]

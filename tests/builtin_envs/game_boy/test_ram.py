@@ -1,4 +1,4 @@
-"""Reading RAM in a few parts, and what each number is then."""
+"""Reading parts of the RAM, and the types of its numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from multiverse.envs.game_boy.ram import LARGEST_GAP, Ram
 
 
 class Memory:
-    """Every byte is the lowest of its address; what was asked for is kept."""
+    """Memory in which every byte is the lowest byte of its address; it keeps the requested addresses."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -30,7 +30,7 @@ FIELDS = [
 ]
 
 
-def test_every_number_is_what_lies_there() -> None:
+def test_fields_are_read_in_few_blocks_with_correct_values() -> None:
     memory = Memory()
     assert Ram(FIELDS).read(memory) == {
         "far": 0,
@@ -46,7 +46,7 @@ def test_every_number_is_what_lies_there() -> None:
     assert memory.asked == [(0xC010, 0xC01D + LARGEST_GAP), (0xD000, 0xD001)], "in two parts"
 
 
-def test_features_stand_in_the_order_of_the_fields() -> None:
+def test_features_are_in_the_order_of_the_fields() -> None:
     ram = Ram(FIELDS)
     features = ram.features(ram.read(Memory())).tolist()
     assert ram.num_features == len(features) == 8 + 32
@@ -54,16 +54,16 @@ def test_features_stand_in_the_order_of_the_fields() -> None:
     assert features[8:] == [float(k == 0x15) for k in range(32)]
 
 
-def test_one_field_alone_and_none() -> None:
+def test_ram_can_be_read_with_one_field_or_none() -> None:
     assert Ram(FIELDS[1:2]).read(Memory()) == {"one": 0x10}
     assert Ram([]).read(Memory()) == {} and Ram([]).num_features == 0
 
 
-def test_what_is_none_of_its_values_is_none_of_them() -> None:
+def test_unknown_value_gives_a_zero_one_hot_vector() -> None:
     assert Ram([RamField("room", 0xC010, values=4)]).features({"room": 9}).tolist() == [0, 0, 0, 0]
 
 
-def test_a_place_can_be_told_from_another() -> None:
+def test_position_can_be_relative_to_another_field() -> None:
     ram = Ram([RamField("x", 0xC010, feature=False), RamField("foes", 0xC011, count=4, max=32, origin="x")])
     assert ram.features({"x": 100, "foes": (100, 116, 84, 0)}).tolist() == [0.5, 0.75, 0.25, 0.0]
     assert ram.features({"x": 0, "foes": (255, 32, 8, 0)}).tolist() == [1.0, 1.0, 0.625, 0.5]

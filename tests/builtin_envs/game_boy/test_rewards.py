@@ -1,4 +1,4 @@
-"""Reward rules, without an emulator."""
+"""Reward rules, tested without an emulator."""
 
 from __future__ import annotations
 
@@ -39,20 +39,22 @@ def at(x: int = 0, y: int = 0, health: int = 3) -> Values:
         ("of: x, at_most: 2, reward: 1", [at(1), at(2), at(3)], [1, 1, 0]),
     ],
 )
-def test_a_rule_pays_when_it_says(rule: str, values: list[Values], paid: list[float], tmp_path: Path) -> None:
+def test_reward_rule_pays_when_its_condition_holds(
+    rule: str, values: list[Values], paid: list[float], tmp_path: Path
+) -> None:
     account = rewards(tmp_path, rule)
-    for _ in range(2):  # every episode anew
+    for _ in range(2):  # in every episode
         account.begin(at())
         assert [account.earned(one) for one in values] == paid
 
 
-def test_rules_add_up(tmp_path: Path) -> None:
+def test_rewards_of_several_rules_are_added(tmp_path: Path) -> None:
     account = rewards(tmp_path, "reward: -0.5", "of: x, when: new, reward: 10", "of: x, when: increased, each: 1")
     account.begin(at())
     assert account.earned(at(3)) == 12.5
 
 
-def test_what_was_seen_and_earned_comes_back(tmp_path: Path) -> None:
+def test_saved_rewards_state_is_restored(tmp_path: Path) -> None:
     account = rewards(tmp_path, "of: [x, y], when: new, reward: 1", "of: x, equals: 1, reward: 5, once: true")
     account.begin(at())
     assert account.earned(at(1)) == 6

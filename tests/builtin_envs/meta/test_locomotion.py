@@ -1,4 +1,4 @@
-"""HalfCheetah and Ant with tasks, against their definitions and beside Gymnasium's."""
+"""HalfCheetah and Ant with tasks, compared with their definitions and with Gymnasium's envs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIONS = np.random.default_rng(0).uniform(-1, 1, (60, 8)).astype(np.float32)
 
 
 def beside(env: Any, original: str, task: Any, **arguments: Any) -> Any:
-    """Both with the same seed and actions: what ours gave, and what Gymnasium's gave and said of it."""
+    """Step our env and Gymnasium's with equal seeds and actions; yield the results of both and Gymnasium's infos."""
     theirs = gymnasium.make(original, **arguments).unwrapped
     env.reset_task(task)
     ours, shown = env.reset(seed=3)[0], theirs.reset(seed=3)[0]
@@ -41,7 +41,7 @@ def beside(env: Any, original: str, task: Any, **arguments: Any) -> Any:
         (HalfCheetahDir, -1, lambda v: -v),
     ],
 )
-def test_a_cheetah_is_gymnasiums_with_another_reward(make: Any, task: float, earned: Any) -> None:
+def test_cheetah_equals_gymnasiums_with_another_reward(make: Any, task: float, earned: Any) -> None:
     env, steps = make(), 0
     for observation, reward, action, shown, theirs, said in beside(env, "HalfCheetah-v5", task):
         assert observation.shape == (20,) and observation.dtype == np.float32
@@ -54,7 +54,7 @@ def test_a_cheetah_is_gymnasiums_with_another_reward(make: Any, task: float, ear
 
 
 @pytest.mark.parametrize("angle", [0.0, 2.0, -np.pi / 2])
-def test_an_ant_is_gymnasiums_with_another_reward(angle: float) -> None:
+def test_ant_equals_gymnasiums_with_another_reward(angle: float) -> None:
     kwargs = {"include_cfrc_ext_in_observation": False}
     for observation, reward, action, shown, theirs, said in beside(AntDir(), "Ant-v5", angle, **kwargs):
         assert observation.shape == (27,) and np.array_equal(observation, shown.astype(np.float32))
@@ -64,7 +64,7 @@ def test_an_ant_is_gymnasiums_with_another_reward(angle: float) -> None:
             assert np.isclose(reward, along - 0.5 * np.square(action).sum() - contact + 1, atol=1e-9)
 
 
-def test_an_ant_outside_its_heights_has_ended() -> None:
+def test_ant_terminates_outside_its_height_range() -> None:
     env = AntDir()
     env.reset(seed=0)
     for height, ended in ((0.75, False), (1.3, True)):
@@ -76,7 +76,7 @@ def test_an_ant_outside_its_heights_has_ended() -> None:
     assert not env.is_healthy
 
 
-def test_directions_are_spread_over_the_circle() -> None:
+def test_sampled_tasks_are_uniform() -> None:
     env = AntDir()
     env.reset(seed=0)
     angles = env.sample_tasks(2000)
@@ -89,7 +89,7 @@ def test_directions_are_spread_over_the_circle() -> None:
 @pytest.mark.parametrize(
     ("make", "both"), [(HalfCheetahDir, {1.0, -1.0}), (lambda: AntDir(forward_backward=True), {0.0, np.pi})]
 )
-def test_where_there_are_two_tasks_nobody_gets_a_third(make: Any, both: set[float]) -> None:
+def test_env_with_two_tasks_refuses_to_sample_three(make: Any, both: set[float]) -> None:
     env = make()
     env.reset(seed=0)
     assert {float(task) for task in env.sample_tasks(2).ravel()} == both
@@ -99,13 +99,13 @@ def test_where_there_are_two_tasks_nobody_gets_a_third(make: Any, both: set[floa
         env.sample_tasks(3)
 
 
-def test_half_a_direction_is_refused() -> None:
+def test_direction_between_forwards_and_backwards_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"task \[0.5\]: expected 1 \(forwards\) or -1 \(backwards\)"):
         HalfCheetahDir().reset_task(0.5)
 
 
 @pytest.mark.parametrize("make", [lambda: HalfCheetahVel(horizon=7), lambda: AntDir(9, forward_backward=True)])
-def test_a_copy_has_the_same_arguments(make: Any) -> None:
+def test_pickled_copy_has_equal_arguments(make: Any) -> None:
     env = make()
     copy = pickle.loads(pickle.dumps(env))
     assert copy.horizon == env.horizon and copy.task_space == env.task_space

@@ -1,4 +1,4 @@
-"""Points in the plane, against their definitions."""
+"""Points in the plane, compared with their definitions."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def began(env: Any, task: Any, seed: int = 0) -> Any:
     return env.reset(seed=seed)[0]
 
 
-def test_a_dense_reward_is_minus_the_distance() -> None:
+def test_dense_reward_is_the_negative_distance() -> None:
     env = PointRobot()
     assert began(env, [0.3, -0.4]).tolist() == [0.0, 0.0]
     place = np.zeros(2)
-    for action in ([0.1, 0.0], [-0.05, -0.1], [7.0, -7.0]):  # what leaves the bounds is clipped
+    for action in ([0.1, 0.0], [-0.05, -0.1], [7.0, -7.0]):  # out-of-bounds actions are clipped
         observation, reward, *_ = env.step(np.array(action))
         place += np.clip(action, -0.1, 0.1)
         assert np.allclose(observation, place) and np.isclose(reward, -np.linalg.norm(place - [0.3, -0.4]))
 
 
-def test_dense_goals_fill_the_square() -> None:
+def test_dense_goals_are_uniform_in_the_square() -> None:
     env = PointRobot()
     env.reset(seed=0)
     goals = env.sample_tasks(4000)
@@ -43,7 +43,7 @@ def test_sparse_goals_lie_on_the_upper_half_circle() -> None:
     assert np.allclose(np.histogram(np.arctan2(goals[:, 1], goals[:, 0]), 8, (0, np.pi))[0], 500, atol=80)
 
 
-def test_a_sparse_reward_is_one_inside_the_radius_and_the_episode_goes_on() -> None:
+def test_sparse_reward_is_one_inside_the_radius_without_ending_the_episode() -> None:
     env = PointRobotSparse(start="origin")
     began(env, [0.0, 1.0])
     rewards = []
@@ -54,7 +54,7 @@ def test_a_sparse_reward_is_one_inside_the_radius_and_the_episode_goes_on() -> N
     assert rewards[:7] == [0.0] * 7 and rewards[8:] == [1.0] * 2  # at 0.8 rounding decides: it is 0.2 away
 
 
-def test_where_a_sparse_episode_starts() -> None:
+def test_sparse_episodes_start_uniformly_or_at_the_origin() -> None:
     env = PointRobotSparse()
     starts = np.array([env.reset(seed=seed)[0] for seed in range(2000)])
     assert (starts >= [-1.5, -0.5]).all() and (starts <= [1.5, 1.5]).all()
@@ -64,7 +64,7 @@ def test_where_a_sparse_episode_starts() -> None:
         PointRobotSparse(start="corner")  # type: ignore[arg-type]
 
 
-def test_the_wind_blows_at_every_step_and_its_goal_is_known() -> None:
+def test_wind_moves_the_point_at_every_step_and_its_goal_is_fixed() -> None:
     env, wind = Wind(), np.array([0.06, -0.03])
     assert began(env, wind).tolist() == [0.0, 0.0]
     for step in range(1, 5):
@@ -77,14 +77,14 @@ def test_the_wind_blows_at_every_step_and_its_goal_is_known() -> None:
     assert reward == 1.0 and info == {"success": True} and not terminated
 
 
-def test_every_wind_can_be_beaten() -> None:
+def test_wind_is_never_stronger_than_the_action() -> None:
     env = Wind()
     env.reset(seed=0)
     winds = env.sample_tasks(2000)
     assert (np.abs(winds) <= 0.08).all() and np.abs(winds).max() > 0.0795
 
 
-def test_a_horizon_below_one_is_refused() -> None:
+def test_horizon_below_one_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="horizon=0: expected at least 1 step"):
         PointRobot(horizon=0)
     env = PointRobot(horizon=2)

@@ -1,4 +1,4 @@
-"""The hooks of envs with tasks: drawn from the env's own generator, kept until another is given, saved with the env."""
+"""The hooks of envs with tasks: sampled by the env's own generator, kept until replaced, and saved with the env."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def same(one: list[Any], other: list[Any]) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_an_episode_is_cut_at_the_horizon_and_never_before(env: Any) -> None:
+def test_episode_is_truncated_exactly_at_the_horizon(env: Any) -> None:
     horizon = HORIZONS.get(name_of(env), 200)
     env.reset(seed=0)
     for step in range(1, horizon + 1):
@@ -50,7 +50,7 @@ def test_an_episode_is_cut_at_the_horizon_and_never_before(env: Any) -> None:
         assert truncated == (step == horizon) and not terminated
 
 
-def test_equal_seeds_draw_equal_tasks_and_others_others(env: Any) -> None:
+def test_equal_seeds_draw_equal_tasks_and_other_seeds_other_tasks(env: Any) -> None:
     drawn = []
     for seed in (5, 5, 6, 7, 8, 9):
         env.reset(seed=seed)
@@ -61,7 +61,7 @@ def test_equal_seeds_draw_equal_tasks_and_others_others(env: Any) -> None:
     assert len(np.unique(drawn[0], axis=0)) == 2
 
 
-def test_a_task_that_was_given_holds_until_another_is(env: Any) -> None:
+def test_given_task_is_kept_until_another_is_given(env: Any) -> None:
     env.reset(seed=1)
     first, second = env.sample_tasks(2)
     env.reset_task(first)
@@ -80,27 +80,27 @@ def test_a_task_that_was_given_holds_until_another_is(env: Any) -> None:
     assert len(np.unique(found, axis=0)) > 1
 
 
-def test_who_changes_a_task_that_was_asked_for_changes_nothing(env: Any) -> None:
+def test_changing_the_returned_task_does_not_change_the_env(env: Any) -> None:
     task = env.reset(seed=1) and env.get_task()
     env.get_task()[...] = 0.5
     assert np.array_equal(env.get_task(), task)
 
 
 @pytest.mark.parametrize("task", [[9.0] * 2, "there", [0.0] * 7, [np.nan]])
-def test_what_is_no_task_is_refused(env: Any, task: Any) -> None:
+def test_invalid_task_is_refused(env: Any, task: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"task .*: \w+ takes"):
         env.reset_task(task)
 
 
-def test_a_task_and_a_seed_make_an_episode(env: Any) -> None:
+def test_task_and_seed_determine_the_episode(env: Any) -> None:
     env.reset(seed=1)
     env.reset_task(env.sample_tasks(1)[0])
     once = played(env, 30, seed=4)
-    played(env, 7, seed=11)  # what was before does not matter
+    played(env, 7, seed=11)  # earlier steps have no effect
     assert same(once, played(env, 30, seed=4))
 
 
-def test_where_an_episode_starts_does_not_depend_on_whether_a_task_was_given(env: Any) -> None:
+def test_start_of_an_episode_does_not_depend_on_whether_a_task_was_given(env: Any) -> None:
     starts = []
     for give in (False, True):
         env.reset(seed=1)
@@ -109,7 +109,7 @@ def test_where_an_episode_starts_does_not_depend_on_whether_a_task_was_given(env
     assert same(*starts)
 
 
-def test_a_saved_env_goes_on_exactly(env: Any) -> None:
+def test_restored_env_continues_exactly(env: Any) -> None:
     actions = np.random.default_rng(0).uniform(-1, 1, (40, *env.action_space.shape)) * env.action_space.high
     env.reset(seed=3)
     for action in actions[:15]:
@@ -126,26 +126,26 @@ def test_a_saved_env_goes_on_exactly(env: Any) -> None:
     assert same(once, rest())
 
 
-def test_before_the_first_episode_there_is_none(env: Any) -> None:
+def test_task_before_the_first_reset_is_refused(env: Any) -> None:
     for ask in (env.get_task, lambda: env.step(env.action_space.sample())):
         with pytest.raises(mv.errors.InvalidRequest, match="before the first episode: call reset"):
             ask()
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5])
-def test_a_count_that_is_none_is_refused(env: Any, count: Any) -> None:
+def test_invalid_number_of_tasks_is_refused(env: Any, count: Any) -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"count|sample_tasks"):
         env.sample_tasks(count)
 
 
-def test_check_env_has_nothing_against_it(env: Any) -> None:
+def test_check_env_reports_no_problem(env: Any) -> None:
     report = mv.check_env(env.spec.id)
     assert [str(finding) for finding in report.findings if finding.severity != "info"] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_building_and_stepping_says_nothing(name: str, tmp_path: Any) -> None:
-    """MuJoCo writes its warnings to stderr and into a file."""
+def test_building_and_stepping_prints_nothing(name: str, tmp_path: Any) -> None:
+    """MuJoCo writes its warnings to stderr and to a file."""
     import subprocess
     import sys
 
@@ -164,7 +164,7 @@ for _ in range(250):
 
 # -- through a vector env --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("executor", ["serial", "process"])
-def test_a_vector_env_gives_each_its_task(executor: Any) -> None:
+def test_vector_env_gives_each_env_its_task(executor: Any) -> None:
     tasks = [[0.5, 0.5], [-1.0, 0.25], [0.0, 0.0]]
     with mv.make_vec("multiverse/PointRobot-v0", 3, executor, tasks=tasks) as envs:
         assert envs.can_be_saved()

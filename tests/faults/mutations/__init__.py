@@ -1,4 +1,4 @@
-"""Every guard by name: the text in the source that is the guard, what stands there without it, and who must notice."""
+"""Every guard by name: its text in the source, the text without it, and the tests that must notice."""
 
 from tests.faults.mutations import callers, causes, endings, hangs_and_deaths, ray, recovery, runs, training, values
 from tests.faults.mutations.guard import Guard

@@ -1,7 +1,7 @@
-"""`python -m tests.faults.mutations [NAME]`: each guard switched off in a copy of the source, and its tests run there.
+"""`python -m tests.faults.mutations [NAME]`: switch each guard off in a copy of the source and run its tests there.
 
-Exit code 0: first the named tests passed with all guards, then each guard's absence was noticed. 1: one was not.
-2: the table is stale, or the control run failed.
+Exit code 0: the named tests passed with all guards, and each missing guard was noticed. 1: one was not noticed.
+2: the table is outdated, or the control run failed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main(names: Sequence[str]) -> int:
 
 
 def control(chosen: Sequence[Guard]) -> bool:
-    """With every guard in place the tests pass, and whoever they start uses the copy."""
+    """With every guard in place the tests pass, and the processes that they start use the copy."""
     tests = sorted({test for guard in chosen for test in guard.tests})
     with tempfile.TemporaryDirectory(prefix="multiverse-control-") as folder:
         copy = copy_source(Path(folder))
@@ -79,7 +79,7 @@ def control(chosen: Sequence[Guard]) -> bool:
 
 
 def report(guard: Guard) -> bool:
-    """Run without one guard, and say in one line how that went."""
+    """Run the tests without one guard, and report the result in one line."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="multiverse-mutation-") as folder:
         copy = copy_source(Path(folder))
@@ -102,9 +102,9 @@ def pytest(tests: Sequence[str]) -> list[str]:
 
 
 def run(command: list[str], copy: Path, limit_s: float) -> tuple[int, str]:
-    """Exit code and output of a command that uses the copy; HUNG past its limit. Nothing of it is left running."""
+    """Exit code and output of a command that uses the copy; HUNG past its limit. None of its processes is left."""
     token, scratch = uuid.uuid4().hex, copy / "scratch"
-    scratch.mkdir(exist_ok=True)  # what is left there goes with the copy
+    scratch.mkdir(exist_ok=True)  # files left there are removed with the copy
     places = {
         "PYTHONPATH": str(copy),
         "TMPDIR": str(scratch),
@@ -126,7 +126,7 @@ def run(command: list[str], copy: Path, limit_s: float) -> tuple[int, str]:
 
 
 def end_all(token: str) -> None:
-    """Whoever was started by a run has its token in its environment, wherever it has gone since."""
+    """End every process that has the token of this run in its environment, wherever it is."""
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == token:

@@ -1,4 +1,4 @@
-"""Guards of what is told and what is tried again: rows A7 to A10."""
+"""Guards of reports and restarts: rows A7 to A10."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GUARDS = (
         ("A7",),
         instead("return True"),
         (
-            f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[serial-raise]",
-            f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[forkserver-exit]",
+            f"{RESTARTS}::test_first_of_several_causes_is_raised_after_three_restarts[serial-raise]",
+            f"{RESTARTS}::test_first_of_several_causes_is_raised_after_three_restarts[forkserver-exit]",
         ),
     ),
     Guard(
@@ -27,8 +27,8 @@ GUARDS = (
         ("A7",),
         swap("0", "-1"),
         (
-            f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[thread-raise]",
-            f"{RESTARTS}::test_after_three_restarts_it_is_the_first_cause_of_several_that_is_raised[fork-exit]",
+            f"{RESTARTS}::test_first_of_several_causes_is_raised_after_three_restarts[thread-raise]",
+            f"{RESTARTS}::test_first_of_several_causes_is_raised_after_three_restarts[fork-exit]",
         ),
     ),
     Guard(
@@ -56,7 +56,7 @@ GUARDS = (
         "collected-episodes-are-work",
         ("A7",),
         GONE,
-        (f"{LIMITS}::test_workers_of_whole_episodes_that_die_now_and_then_are_always_replaced",),
+        (f"{LIMITS}::test_occasionally_dying_workers_of_whole_episodes_are_always_replaced",),
     ),
     Guard(
         "out-of-memory-ends-the-process",
@@ -83,43 +83,43 @@ GUARDS = (
         "what-never-worked-is-not-tried-again",
         ("A7",),
         NEVER,
-        (f"{RESTARTS}::test_failing_before_the_first_good_reset_is_not_tried_again[serial]",),
+        (f"{RESTARTS}::test_failure_before_the_first_successful_reset_is_not_retried[serial]",),
     ),
     Guard(
         "nothing-half-built",
         ("A8",),
         GONE,
         (
-            f"{ENV_FAILURES}::test_an_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built"
+            f"{ENV_FAILURES}::test_exception_in_a_constructor_names_the_env_and_leaves_nothing_half_built"
             "[forkserver-raise-0]",
-            f"{LEAKS}::test_a_start_that_fails_leaves_nothing[fork]",
+            f"{LEAKS}::test_failed_start_leaves_nothing_behind[fork]",
         ),
     ),
     Guard(
         "a-failing-import-comes-with-a-hint",
         ("A8",),
         NEVER,
-        (f"{ENV_FAILURES}::test_an_import_error_in_a_worker_comes_with_a_hint[forkserver]",),
+        (f"{ENV_FAILURES}::test_import_error_in_a_worker_has_a_hint[forkserver]",),
     ),
     Guard(
         "a-failure-tells-its-past",
         ("A9",),
         GONE,
-        (f"{CAUSES}::test_an_episode_that_failed_can_be_run_again_from_what_the_error_tells[serial]",),
+        (f"{CAUSES}::test_failed_episode_can_be_reproduced_from_its_error[serial]",),
     ),
     Guard(
         "every-failure-is-told",
         ("A9",),
         swap(" for failure in extras.failures", "[:1] for failure in extras.failures[:1]"),
-        (f"{ENV_FAILURES}::test_every_failure_of_a_batch_is_listed[forkserver]",),
+        (f"{ENV_FAILURES}::test_every_failing_env_of_a_batch_is_listed[forkserver]",),
     ),
     Guard(
         "one-env-costs-one-env",
         ("A9", "B4"),
         instead("envs.envs = [build() for build in self._build]\nenvs.bind(envs.views)"),
         (
-            f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[next_step-serial]",
-            f"{RESTARTS}::test_an_env_that_raises_is_built_anew_and_costs_nobody_else_anything[same_step-forkserver]",
+            f"{RESTARTS}::test_env_that_raises_is_rebuilt_without_affecting_others[next_step-serial]",
+            f"{RESTARTS}::test_env_that_raises_is_rebuilt_without_affecting_others[same_step-forkserver]",
         ),
     ),
     Guard(
@@ -127,23 +127,20 @@ GUARDS = (
         ("A10",),
         GONE,
         (
-            f"{CAUSES}::test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning[forkserver]",
-            f"{CAUSES}::test_a_task_that_cannot_be_pickled_does_not_hide_why_its_env_failed[fork]",
+            f"{CAUSES}::test_unpicklable_info_arrives_as_its_repr_with_one_warning[forkserver]",
+            f"{CAUSES}::test_unpicklable_task_does_not_hide_the_failure[fork]",
         ),
     ),
     Guard(
         "told-once",
         ("A10",),
         GONE,
-        (f"{CAUSES}::test_an_info_that_cannot_be_pickled_arrives_as_its_repr_with_one_warning[forkserver]",),
+        (f"{CAUSES}::test_unpicklable_info_arrives_as_its_repr_with_one_warning[forkserver]",),
     ),
     Guard(
         "exceptions-cross-as-text",
         ("A10",),
         instead("return cls(error, message, trace, env_id)"),
-        (
-            f"{ENV_FAILURES}::test_an_exception_in_step_names_the_env_and_shows_where_it_was_raised"
-            "[forkserver-raise_unpicklable]",
-        ),
+        (f"{ENV_FAILURES}::test_exception_in_step_names_the_env_and_the_raising_line[forkserver-raise_unpicklable]",),
     ),
 )

@@ -1,4 +1,4 @@
-"""One guard, named where it stands by a comment `# guard: name`, and a copy of the source without it."""
+"""One guard, marked in the source by a comment `# guard: name`, and a copy of the source without it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class Stale(Exception):
 
 @dataclass(frozen=True)
 class Guard:
-    """A comment `# guard: name` stands once in the source, at the guard's line or alone above it; after `without`
-    has changed the statement there, every one of `tests` must not pass.
-
-    `tests` are pytest's names, with the parameters that do it quickest.
+    """A comment `# guard: name` is once in the source, at the guard's line or alone above it; after `without` has
+    changed the statement there, every one of `tests` must fail. `tests` are pytest's names, with the quickest
+    parameters.
     """
 
     name: str
@@ -38,11 +37,11 @@ class Guard:
     tests: tuple[str, ...]
 
     def check(self) -> None:
-        """Raise if the marker is not there once, or what it marks cannot be switched off."""
+        """Raise if the marker is not there exactly once, or if the marked statement cannot be replaced."""
         self._switched_off()
 
     def switch_off(self, copy: Path) -> None:
-        """In a copy of the source."""
+        """Switch the guard off in a copy of the source."""
         file, text = self._switched_off()
         (copy / "multiverse" / file.relative_to(SOURCE)).write_text(text)
 
@@ -64,7 +63,7 @@ class Guard:
 
 @cache
 def markers() -> dict[str, list[tuple[Path, int]]]:
-    """Every marker's name → the files and the indices of the lines that it marks."""
+    """Name of each marker → the files and the indices of the marked lines."""
     found: dict[str, list[tuple[Path, int]]] = {}
     for file in sorted(SOURCE.rglob("*.py")):
         for number, line in enumerate(file.read_text().split("\n")):
@@ -77,7 +76,7 @@ def markers() -> dict[str, list[tuple[Path, int]]]:
 
 # -- what becomes of the marked statement ------------------------------------------------------------------------
 def swap(old: str, new: str) -> Edit:
-    """`new` in place of `old`, which stands once in the marked line."""
+    """`new` in place of `old`, which occurs once in the marked line."""
 
     def edit(lines: list[str], at: int) -> list[str]:
         code = lines[at].partition("  # guard: ")[0]
@@ -89,7 +88,7 @@ def swap(old: str, new: str) -> Edit:
 
 
 def instead(code: str, statements: int = 1) -> Edit:
-    """This code in place of the marked statement, or of so many of them."""
+    """Put this code in place of the marked statement, or of several."""
 
     def edit(lines: list[str], at: int) -> list[str]:
         marked = _statements(lines, at)[:statements]
@@ -99,7 +98,7 @@ def instead(code: str, statements: int = 1) -> Edit:
 
 
 def before(code: str) -> Edit:
-    """This code in front of the marked statement."""
+    """Insert this code in front of the marked statement."""
     return lambda lines, at: [*lines[:at], *_indented(code, lines[at]), *lines[at:]]
 
 
@@ -122,7 +121,7 @@ ALWAYS = _condition("True")
 
 
 def _statements(lines: list[str], at: int) -> list[ast.stmt]:
-    """The statement that begins in this line, and those that follow it in its block."""
+    """The statement that begins in this line, and those after it in its block."""
     for node in ast.walk(ast.parse("\n".join(lines))):
         for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
             for number, child in enumerate(block if isinstance(block, list) else ()):
@@ -136,6 +135,6 @@ def _indented(code: str, like: str) -> list[str]:
 
 
 def copy_source(to: Path) -> Path:
-    """A folder that can stand in PYTHONPATH. Without compiled files: those are found by time and size alone."""
+    """A copy for PYTHONPATH, without compiled files: Python identifies those by time and size only."""
     shutil.copytree(SOURCE, to / "multiverse", ignore=shutil.ignore_patterns("__pycache__"))
     return to

@@ -1,4 +1,4 @@
-"""Guards of what lies on disk: rows D1 to D4, D7, E1, E2, E6, E7 and F4."""
+"""Guards of files of runs: rows D1 to D4, D7, E1, E2, E6, E7 and F4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOREIGN = "tests/training/test_foreign_things.py"
 SPACES = "tests/training/test_space_description.py"
 REPLAY = "tests/training/test_off_policy_runs.py"
 JOURNAL = "tests/cli/test_search_journal.py"
-STRUCK = f"{FAULTS}::test_struck_at_any_call_the_old_or_the_new_one_is_there"
+STRUCK = f"{FAULTS}::test_crash_at_any_call_of_a_save_leaves_the_old_or_the_new_checkpoint"
 
 TABLES = "tests/training/runs/test_tables.py"
 
@@ -26,50 +26,50 @@ GUARDS = (
         "records-are-on-the-disk-before-they-are-named",
         ("D4",),
         GONE,
-        (f"{TABLES}::test_struck_at_any_call_every_checkpoint_in_place_has_its_table[False-power]",),
+        (f"{TABLES}::test_crash_at_any_call_leaves_every_checkpoint_with_its_table[False-power]",),
     ),
     Guard(
         "named-tables-stay",
         ("D1",),
         swap("named | mine", "mine"),
-        (f"{TABLES}::test_files_go_when_no_checkpoint_names_them",),
+        (f"{TABLES}::test_table_files_without_a_checkpoint_are_removed",),
     ),
     Guard(
         "every-record-is-verified",
         ("D3",),
         NEVER,
-        (f"{TABLES}::test_what_was_damaged_is_passed_over_for_the_one_before",),
+        (f"{TABLES}::test_checkpoint_with_a_damaged_table_is_skipped_for_the_one_before",),
     ),
     Guard(
         "an-empty-replay-fills-up-first",
         ("D3",),
         swap("self.replay.added * rollout.slots", "self._env_steps"),
-        (f"{REPLAY}::test_learning_after_a_resume_without_replay_begins_when_enough_steps_are_in_it",),
+        (f"{REPLAY}::test_learning_after_a_resume_without_replay_waits_for_enough_steps",),
     ),
     Guard(
         "new-records-do-not-follow-dropped-ones",
         ("D3",),
         swap(" and continue_tables", ""),
-        (f"{REPLAY}::test_records_after_a_resume_without_replay_do_not_follow_those_that_were_dropped",),
+        (f"{REPLAY}::test_records_after_a_resume_without_replay_do_not_continue_dropped_ones",),
     ),
     Guard(
         "no-file-name-is-too-long",
         ("D2",),
         ALWAYS,
-        (f"{TABLES}::test_a_table_whose_name_is_too_long_for_a_file_is_saved[220]",),
+        (f"{TABLES}::test_table_whose_name_is_too_long_for_a_file_is_saved[220]",),
     ),
     Guard(
         "no-table-is-read-from-elsewhere",
         ("E7",),
         NEVER,
-        (f"{TABLES}::test_no_file_elsewhere_is_read",),
+        (f"{TABLES}::test_table_files_elsewhere_are_not_read",),
     ),
     # -- D: the study of a search -----------------------------------------------------------------------------
     Guard(
         "a-torn-record-is-cut-off",
         ("D3",),
         NEVER,
-        (f"{JOURNAL}::test_a_torn_last_line_is_cut_off_and_the_file_is_kept",),
+        (f"{JOURNAL}::test_torn_last_line_is_cut_off_and_a_copy_is_kept",),
     ),
     Guard(
         "records-that-do-not-fit-are-located",
@@ -93,22 +93,22 @@ GUARDS = (
         "a-lock-that-was-left-is-removed",
         ("D7",),
         GONE,
-        (f"{JOURNAL}::test_a_lock_that_a_killed_process_has_left_on_the_journal_is_removed",),
+        (f"{JOURNAL}::test_journal_lock_of_a_killed_process_is_removed",),
     ),
-    Guard("no-trial-is-a-link", ("E7",), GONE, (f"{JOURNAL}::test_a_trial_that_is_a_link_is_refused",)),
+    Guard("no-trial-is-a-link", ("E7",), GONE, (f"{JOURNAL}::test_trial_that_is_a_symbolic_link_is_refused",)),
     Guard(
         "no-device-is-replaced",
         ("D2",),
         NEVER,
-        ("tests/cli/test_tune.py::test_an_output_that_is_no_plain_file_is_refused_and_stays",),
+        ("tests/cli/test_tune.py::test_output_that_is_no_plain_file_is_refused_and_kept",),
     ),
     Guard(
         "no-file-of-a-search-is-a-link",
         ("E7",),
         GONE,
-        (f"{JOURNAL}::test_a_file_of_a_search_that_is_a_link_is_refused",),
+        (f"{JOURNAL}::test_search_file_that_is_a_symbolic_link_is_refused",),
     ),
-    Guard("no-seed-is-a-link", ("E7",), GONE, (f"{FOREIGN}::test_a_seed_of_a_set_that_is_a_link_is_not_followed",)),
+    Guard("no-seed-is-a-link", ("E7",), GONE, (f"{FOREIGN}::test_seed_directory_that_is_a_symbolic_link_is_refused",)),
     # -- D: checkpoints --------------------------------------------------------------------------------------
     Guard(
         "a-save-is-written-aside",
@@ -132,37 +132,37 @@ GUARDS = (
         "a-failed-save-leaves-nothing",
         ("D2",),
         GONE,
-        (f"{FAULTS}::test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save[one_more-once]",),
+        (f"{FAULTS}::test_full_disk_at_any_call_costs_only_this_save[one_more-once]",),
     ),
     Guard(
         "a-final-save-raises",
         ("D2",),
         GONE,
-        (f"{FAULTS}::test_a_save_that_fails_says_why_and_returns_nothing_a_final_one_raises[28]",),
+        (f"{FAULTS}::test_failed_save_is_logged_and_a_failed_final_save_raises[28]",),
     ),
     Guard(
         "every-byte-is-verified",
         ("D3",),
         NEVER,
-        (f"{BROKEN}::test_one_flipped_bit_anywhere_is_noticed[arrays.safetensors]",),
+        (f"{BROKEN}::test_flipped_bit_anywhere_is_noticed[arrays.safetensors]",),
     ),
     Guard(
         "the-manifest-is-verified-too",
         ("D3",),
         NEVER,
-        (f"{BROKEN}::test_one_flipped_bit_anywhere_is_noticed[manifest.json]",),
+        (f"{BROKEN}::test_flipped_bit_anywhere_is_noticed[manifest.json]",),
     ),
     Guard(
         "all-broken-is-no-fresh-start",
         ("D3",),
         NEVER,
-        (f"{BROKEN}::test_if_all_are_broken_that_is_an_error_and_no_start_from_scratch",),
+        (f"{BROKEN}::test_only_broken_checkpoints_are_an_error_and_no_fresh_start",),
     ),
     Guard(
         "lost-checkpoints-are-no-fresh-start",
         ("D3",),
         NEVER,
-        (f"{FOREIGN}::test_a_run_that_has_lost_its_checkpoints_is_an_error_and_no_fresh_start",),
+        (f"{FOREIGN}::test_run_that_lost_its_checkpoints_is_an_error_and_no_fresh_start",),
     ),
     Guard(
         "bytes-are-on-the-disk-before-their-name",
@@ -186,15 +186,15 @@ GUARDS = (
         "the-kernel-holds-the-lock",
         ("D7",),
         NEVER,
-        (f"{LOCK}::test_a_refusal_does_not_cost_the_holder_its_lock",),
+        (f"{LOCK}::test_refused_attempt_does_not_release_the_holders_lock",),
     ),
     Guard(
         "a-pid-alone-is-nobody",
         ("D7",),
         instead("return started(self.pid) is not None"),
         (
-            f"{LOCK}::test_a_stale_lock_is_told_from_a_living_holder[pid used again]",
-            f"{LOCK}::test_a_stale_lock_is_told_from_a_living_holder[another boot]",
+            f"{LOCK}::test_stale_lock_is_distinguished_from_a_living_holder[pid used again]",
+            f"{LOCK}::test_stale_lock_is_distinguished_from_a_living_holder[another boot]",
         ),
     ),
     Guard(
@@ -208,115 +208,115 @@ GUARDS = (
         "a-pickle-is-called-one",
         ("E1",),
         NEVER,
-        (f"{BROKEN}::test_a_pickle_is_refused_in_one_sentence_and_never_opened[4]",),
+        (f"{BROKEN}::test_pickle_is_refused_in_one_line_and_never_opened[4]",),
     ),
     Guard(
         "sizes-are-bounded",
         ("E1",),
         NEVER,
-        (f"{BROKEN}::test_a_file_larger_than_any_of_ours_is_not_read[state.json]",),
+        (f"{BROKEN}::test_file_larger_than_the_limit_is_not_read[state.json]",),
     ),
     Guard(
         "memory-is-asked-for-before-reading",
         ("E1",),
         NEVER,
-        (f"{TWISTED}::test_more_than_the_memory_holds_is_not_read",),
+        (f"{TWISTED}::test_checkpoint_larger_than_memory_is_not_read",),
     ),
     Guard(
         "no-array-is-named-twice",
         ("E1",),
         swap('arrays.pop(value["$array"])', 'arrays[value["$array"]]'),
-        (f"{TWISTED}::test_an_array_is_named_once",),
+        (f"{TWISTED}::test_array_named_twice_is_refused",),
     ),
     Guard(
         "twisted-states-are-refused",
         ("E1",),
         instead("raise", statements=1),
-        (f"{TWISTED}::test_weights_to_begin_with_that_make_no_sense_are_refused",),
+        (f"{TWISTED}::test_invalid_initial_weights_are_refused",),
     ),
     Guard(
         "a-page-shows-a-runs-words-as-text",
         ("E7",),
         swap("html.escape(str(value))", "str(value)"),
-        ("tests/cli/test_pictures.py::test_what_a_strangers_run_says_is_text_in_a_page",),
+        ("tests/cli/test_pictures.py::test_markup_in_a_foreign_run_is_escaped_in_pages",),
     ),
     Guard(
         "a-strangers-algorithm-is-not-imported-for-its-flags",
         ("E7",),
         NEVER,
-        ("tests/training/test_strangers.py::test_the_algorithm_of_a_strangers_config_is_not_imported[help]",),
+        ("tests/training/test_strangers.py::test_algorithm_of_a_foreign_config_is_not_imported[help]",),
     ),
     Guard(
         "a-strangers-algorithm-has-no-flags",
         ("E7",),
         GONE,
-        (f"{STRANGERS}::test_the_algorithm_of_a_strangers_run_is_not_imported_for_flags_of_resume",),
+        (f"{STRANGERS}::test_algorithm_of_a_foreign_run_is_not_imported_for_flags_of_resume",),
     ),
     Guard(
         "networks-are-bounded",
         ("E1",),
         NEVER,
-        (f"{TWISTED}::test_networks_that_no_memory_holds_are_refused",),
+        (f"{TWISTED}::test_networks_larger_than_memory_are_refused",),
     ),
     Guard(
         "no-key-twice",
         ("E2",),
         NEVER,
-        (f"{CONFIG}::test_what_is_no_config_is_refused_with_its_line",),
+        (f"{CONFIG}::test_invalid_file_is_refused_with_its_line",),
     ),
     Guard(
         "aliases-are-bounded",
         ("E2",),
         NEVER,
-        (f"{CONFIG}::test_a_billion_laughs_are_not_laughed",),
+        (f"{CONFIG}::test_exponential_aliases_are_refused",),
     ),
     Guard(
         "secrets-are-redacted",
         ("E6",),
         instead("return False"),
-        (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+        (f"{REDACTION}::test_no_file_of_a_run_has_a_secret_or_an_environment_variable",),
     ),
     Guard(
         "addresses-are-redacted",
         ("E6",),
         instead("return value"),
-        (f"{REDACTION}::test_no_file_of_a_run_holds_a_secret_or_an_environment_variable",),
+        (f"{REDACTION}::test_no_file_of_a_run_has_a_secret_or_an_environment_variable",),
     ),
     Guard(
         "no-difference-tells-a-secret",
         ("E6",),
         swap("redacted(plain_config(config))", "plain_config(config)"),
-        ("tests/training/test_trainer.py::test_a_secret_that_is_given_again_is_not_told",),
+        ("tests/training/test_trainer.py::test_secret_passed_again_is_not_logged",),
     ),
     Guard(
         "a-strangers-code-is-not-called",
         ("E7",),
         NEVER,
-        (f"{STRANGERS}::test_what_a_strangers_run_would_call_is_named_and_wants_trust[evaluate]",),
+        (f"{STRANGERS}::test_calls_of_a_foreign_run_are_named_and_need_trust[evaluate]",),
     ),
     Guard(
         "links-in-a-run-are-not-followed",
         ("E7",),
         GONE,
-        (f"{FOREIGN}::test_a_link_in_a_run_is_not_followed[resumed-checkpoints]",),
+        (f"{FOREIGN}::test_symbolic_link_in_a_run_is_refused[resumed-checkpoints]",),
     ),
     Guard(
         "only-plain-files-are-read",
         ("E2",),
         ALWAYS,
-        ("tests/cli/test_tune.py::test_only_plain_files_are_read[--plan]",),
+        ("tests/cli/test_tune.py::test_pipes_and_devices_as_input_files_are_refused[--plan]",),
     ),
     Guard(
         "no-link-is-opened",
         ("E7",),
         instead("descriptor = os.open(path, flags, 0o666)"),
-        (f"{FOREIGN}::test_a_link_that_appears_later_is_not_followed_either",),
+        (f"{FOREIGN}::test_symbolic_link_created_later_is_refused",),
     ),
     Guard(
         "a-strangers-cluster-is-not-joined",
         ("E7",),
         NEVER,
-        (f"{STRANGERS}::test_cluster_of_a_strangers_run_is_joined_only_with_trust",),
+        (f"{STRANGERS}::test_cluster_of_a_foreign_run_is_joined_only_with_trust",),
     ),
     Guard(
         "a-plan-file-names-no-cluster",
@@ -334,25 +334,25 @@ GUARDS = (
         "only-our-own-names-count",
         ("E7",),
         instead("return True"),
-        (f"{FOREIGN}::test_what_others_keep_beside_checkpoints_is_neither_read_nor_removed",),
+        (f"{FOREIGN}::test_foreign_files_beside_checkpoints_are_neither_read_nor_removed",),
     ),
     Guard(
         "only-what-we-wrote-is-removed",
         ("E7",),
         instead("strangers = shutil.rmtree(path, ignore_errors=True)"),
-        (f"{FOREIGN}::test_what_others_keep_inside_a_checkpoint_outlives_it",),
+        (f"{FOREIGN}::test_foreign_files_inside_a_checkpoint_are_kept",),
     ),
     Guard(
         "spaces-are-bounded",
         ("E7",),
         NEVER,
-        (f"{SPACES}::test_a_file_that_describes_no_space_is_refused_in_one_sentence",),
+        (f"{SPACES}::test_invalid_space_description_is_refused_in_one_line",),
     ),
     # -- F: sinks --------------------------------------------------------------------------------------------
     Guard(
         "a-sink-may-fail",
         ("F4",),
         instead("raise"),
-        (f"{SINKS}::test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on[OSError]",),
+        (f"{SINKS}::test_failing_sink_is_reported_once_and_disabled_while_others_continue[OSError]",),
     ),
 )

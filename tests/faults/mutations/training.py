@@ -12,7 +12,7 @@ PPO = "tests/algorithms/test_ppo.py"
 MODULES = "tests/algorithms/test_modules.py"
 OUTPUTS = "tests/algorithms/test_outputs.py"
 NETWORKS = "tests/training/test_own_networks.py"
-STRANGERS_NETWORK = f"{NETWORKS}::test_network_of_a_strangers_run_is_imported_only_with_trust"
+STRANGERS_NETWORK = f"{NETWORKS}::test_network_of_a_foreign_run_is_imported_only_with_trust"
 RESUMED_NETWORK = f"{NETWORKS}::test_run_resumes_exactly_with_frozen_layers_statistics_and_dropout"
 COLLECTOR = "tests/rollouts/test_collector.py"
 ROWS = "tests/faults/test_rows.py"
@@ -24,8 +24,8 @@ MARKS = "tests/training/test_marks.py"
 EVALUATIONS = "tests/training/test_evaluations.py"
 SCALING = "tests/training/test_scaling.py"
 EVALUATION_ENVS = "tests/training/test_evaluation_envs.py"
-SAME_EVALUATIONS = f"{EVALUATIONS}::test_envs_that_save_themselves_have_the_same_evaluations_after_a_resume"
-GIVEN_UP = f"{EVALUATIONS}::test_an_env_that_was_given_up_is_built_anew_for_the_next_evaluation"
+SAME_EVALUATIONS = f"{EVALUATIONS}::test_saveable_envs_have_equal_evaluations_after_a_resume"
+GIVEN_UP = f"{EVALUATIONS}::test_failed_evaluation_env_is_rebuilt_for_the_next_evaluation"
 
 REPLAY = "tests/rollouts/test_replay.py"
 
@@ -67,13 +67,13 @@ GUARDS = (
         "untrusted-algorithm-does-not-act",
         ("E7",),
         swap('{"algorithm": learner, NETWORK: saved.get(NETWORK)}', "{}"),
-        (f"{SAVED}::test_loading_a_strangers_policy_imports_its_class_only_if_it_is_trusted", STRANGERS_NETWORK),
+        (f"{SAVED}::test_policy_class_of_a_foreign_run_is_imported_only_with_trust", STRANGERS_NETWORK),
     ),
     Guard(
         "another-process-has-no-other-env",
         ("E7",),
         swap("self.env == config.env", "True"),
-        ("tests/training/test_strangers.py::test_set_that_is_resumed_with_another_env_by_name_does_not_call_its_own",),
+        ("tests/training/test_strangers.py::test_foreign_set_resumed_with_another_env_does_not_call_its_own",),
     ),
     Guard("untrusted-network-is-not-imported", ("E7",), swap("NETWORK, ", ""), (STRANGERS_NETWORK,)),
     Guard(
@@ -98,28 +98,25 @@ GUARDS = (
         "dropout-follows-the-seed-of-the-run",
         ("D5",),
         GONE,
-        (f"{NETWORKS}::test_what_dropout_draws_depends_on_the_seed_and_the_update_alone[ppo]",),
+        (f"{NETWORKS}::test_dropout_depends_only_on_the_seed_and_the_update[ppo]",),
     ),
     Guard(
         "networks-act-in-evaluation-mode",
         ("D5",),
         GONE,
-        (f"{NETWORKS}::test_what_dropout_draws_depends_on_the_seed_and_the_update_alone[ppo]",),
+        (f"{NETWORKS}::test_dropout_depends_only_on_the_seed_and_the_update[ppo]",),
     ),
     Guard(
         "hooks-cannot-write-metrics",
         ("F4",),
         GONE,
-        (f"{TRAINER}::test_metrics_that_a_hook_writes_are_an_error_and_not_lost",),
+        (f"{TRAINER}::test_writing_metrics_in_a_hook_is_an_error",),
     ),
     Guard(
         "unscaled-bytes-stay-unscaled",
         ("D6",),
         swap("see_previous, scaled", "see_previous"),
-        (
-            "tests/training/test_old_runs.py"
-            "::test_run_that_learned_from_unscaled_bytes_goes_on_and_acts_with_unscaled_bytes",
-        ),
+        ("tests/training/test_old_runs.py::test_run_with_unscaled_bytes_resumes_and_acts_without_scaling",),
     ),
     Guard(
         "who-waits-is-not-learned-from",
@@ -155,7 +152,7 @@ GUARDS = (
         "signals-wait-for-a-save",
         ("A14",),
         before("self.raise_stop()"),
-        (f"{RESUME}::test_a_signal_saves_and_ends_and_the_run_goes_on_later[2-130]",),
+        (f"{RESUME}::test_signal_saves_and_ends_the_run_which_resumes_exactly[2-130]",),
     ),
     Guard(
         "lost-rows-are-not-valid",
@@ -173,109 +170,109 @@ GUARDS = (
         "lost-rows-are-marked",
         ("G7",),
         GONE,
-        (f"{ROWS}::test_a_hang_or_an_exception_costs_a_row_too[raises]",),
+        (f"{ROWS}::test_hang_or_exception_costs_one_row[raises]",),
     ),
     Guard(
         "a-row-that-begins-an-episode-is-no-step",
         ("B4",),
         GONE,
-        (f"{COLLECTOR}::test_row_that_begins_an_episode_is_never_learned_from",),
+        (f"{COLLECTOR}::test_row_that_starts_an_episode_is_never_learned_from",),
     ),
     Guard(
         "an-action-without-an-outcome-is-not-learned-from",
         ("B4",),
         GONE,
-        (f"{TEAMS}::test_an_action_whose_outcome_is_not_known_is_not_learned_from",),
+        (f"{TEAMS}::test_action_with_unknown_outcome_is_not_learned_from",),
     ),
     Guard(
         "final-states-are-kept",
         ("B4",),
         GONE,
-        (f"{CENTRAL}::test_the_state_of_a_step_that_was_lost_is_the_one_before",),
+        (f"{CENTRAL}::test_state_of_a_lost_step_is_the_one_before",),
     ),
     Guard(
         "opponents-rows-are-not-learned-from",
         ("B4",),
         GONE,
-        (f"{TEAMS}::test_what_past_versions_do_is_not_learned_from",),
+        (f"{TEAMS}::test_rows_of_past_versions_are_not_learned_from",),
     ),
     Guard(
         "nobody-looks-at-who-is-not-there",
         ("B4",),
         GONE,
-        (f"{TEAMS}::test_a_team_is_shown_those_who_act",),
+        (f"{TEAMS}::test_team_policy_receives_the_acting_agents",),
     ),
     Guard(
         "a-lost-worker-costs-one-row",
         ("G7",),
         GONE,
-        (f"{ROWS}::test_a_worker_that_dies_in_a_row_costs_that_row[3]",),
+        (f"{ROWS}::test_worker_death_in_a_row_costs_only_that_row[3]",),
     ),
     Guard(
         "a-row-restarts-the-deadline",
         ("G7",),
         swap("monotonic_ns()", "words[_ROW_AT]"),
-        (f"{ROWS}::test_a_slow_rollout_is_no_hang",),
+        (f"{ROWS}::test_slow_rollout_is_no_timeout",),
     ),
     Guard(
         "workers-are-told-to-stop",
         ("G7",),
         instead("pass"),
-        (f"{ROWS}::test_a_stop_is_answered_within_a_row",),
+        (f"{ROWS}::test_stop_request_is_answered_within_a_row",),
     ),
     Guard(
         "rows-of-the-replaced-begin-anew",
         ("G7",),
         instead("lost[row, mine] = True"),
-        (f"{ROWS}::test_what_a_worker_does_after_its_deadline_leaves_no_mark",),
+        (f"{ROWS}::test_writes_of_a_worker_past_its_deadline_do_not_affect_the_rollout",),
     ),
     Guard(
         "a-rollout-cut-short-needs-a-reset",
         ("G7",),
         instead("pass"),
-        (f"{ROWS}::test_an_interrupt_after_a_worker_was_replaced_needs_a_reset",),
+        (f"{ROWS}::test_interrupt_after_a_replacement_requires_a_reset",),
     ),
     Guard(
         "a-policys-actions-are-as-it-said",
         ("G7",),
         GONE,
-        (f"{ROWS}::test_a_policy_that_misbehaves_in_a_worker_is_named_and_a_reset_helps[one for all]",),
+        (f"{ROWS}::test_failing_policy_in_a_worker_is_named_and_cleared_by_reset[one for all]",),
     ),
     Guard(
         "one-that-was-ended-is-not-asked",
         ("G7",),
         ALWAYS,
-        (f"{ROWS}::test_an_interrupt_in_the_middle_of_a_replacement_leaves_what_can_be_closed[in workers]",),
+        (f"{ROWS}::test_vector_env_interrupted_during_a_replacement_can_be_closed[in workers]",),
     ),
     Guard(
         "a-message-has-a-deadline",
         ("G7",),
         instead("pass"),
-        (f"{ROWS}::test_a_worker_stopped_between_its_word_and_its_message_is_no_hang[in workers]",),
+        (f"{ROWS}::test_worker_stopped_between_its_word_and_its_message_is_a_timeout[in workers]",),
     ),
     Guard(
         "restarts-outlive-their-worker",
         ("G7",),
         GONE,
-        (f"{ROWS}::test_what_befell_a_worker_s_envs_before_it_died_is_accounted_for",),
+        (f"{ROWS}::test_restarts_before_a_worker_died_are_accounted_for",),
     ),
     Guard(
         "a-lost-episode-is-dropped",
         ("G10",),
         instead("lost: set[int] = set()"),
-        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
+        (f"{WHOLE}::test_worker_killed_in_an_episode_costs_its_episodes_and_others_are_drawn[7-process-2]",),
     ),
     Guard(
         "a-lost-share-is-drawn-again",
         ("G10",),
         GONE,
-        (f"{WHOLE}::test_a_worker_that_plays_by_itself_and_is_lost_costs_its_share_and_others_are_drawn[dies-6]",),
+        (f"{WHOLE}::test_lost_acting_worker_costs_its_share_and_others_are_drawn[dies-6]",),
     ),
     Guard(
         "a-lost-step-is-no-step",
         ("G10",),
         GONE,
-        (f"{WHOLE}::test_a_worker_killed_in_an_episode_costs_its_envs_episodes_and_others_are_drawn[7-process-2]",),
+        (f"{WHOLE}::test_worker_killed_in_an_episode_costs_its_episodes_and_others_are_drawn[7-process-2]",),
     ),
     Guard(
         "gradients-are-finite",
@@ -314,13 +311,13 @@ GUARDS = (
         "a-replayed-episode-goes-on-in-the-log",
         ("D5",),
         GONE,
-        (f"{RESUME}::test_a_killed_run_ends_as_if_nothing_had_happened[collect130-learn11]",),
+        (f"{RESUME}::test_killed_run_resumes_exactly[collect130-learn11]",),
     ),
     Guard(
         "noise-as-it-was-at-the-mark",
         ("D5", "A14"),
         swap("_marked_noise", "_noise.bit_generator.state"),
-        (f"{RESUME}::test_a_signal_saves_and_ends_and_the_run_goes_on_later[2-130]",),
+        (f"{RESUME}::test_signal_saves_and_ends_the_run_which_resumes_exactly[2-130]",),
     ),
     Guard(
         "a-replay-is-compared",
@@ -344,37 +341,37 @@ GUARDS = (
         "envs-lost-while-put-back-are-told",
         ("G2", "D5"),
         ALWAYS,
-        (f"{MARKS}::test_a_worker_lost_while_its_envs_are_put_back_is_named_and_the_run_goes_on[restore die]",),
+        (f"{MARKS}::test_worker_lost_while_restoring_env_states_is_named_and_the_run_continues[restore die]",),
     ),
     Guard(
         "marked-states-are-copies",
         ("G8",),
         swap("deepcopy(self._saved_states())", "self._saved_states()"),
-        (f"{MARKS}::test_a_hook_that_fails_inside_a_rollout_costs_that_rollout_only[serial]",),
+        (f"{MARKS}::test_hook_that_fails_inside_a_rollout_costs_only_that_rollout[serial]",),
     ),
     Guard(
         "a-worker-lost-in-a-save-is-replaced",
         ("G8",),
         ALWAYS,
-        (f"{MARKS}::test_a_worker_lost_while_its_envs_are_saved_costs_their_episodes_only[save die]",),
+        (f"{MARKS}::test_worker_lost_while_saving_env_states_costs_only_its_episodes[save die]",),
     ),
     Guard(
         "a-rollout-that-cannot-be-left-is-filled",
         ("G8", "A14"),
         NEVER,
-        (f"{MARKS}::test_a_stop_waits_for_the_rollout_where_they_are_not",),
+        (f"{MARKS}::test_stop_waits_for_the_rollout_without_env_states",),
     ),
     Guard(
         "no-checkpoint-of-two-moments",
         ("G8",),
         NEVER,
-        (f"{MARKS}::test_where_states_take_too_long_nothing_is_saved_inside_a_rollout_and_the_loss_is_told",),
+        (f"{MARKS}::test_slow_env_states_prevent_saving_inside_a_rollout_with_a_warning",),
     ),
     Guard(
         "a-target-that-was-reached-stays-reached",
         ("D5",),
         GONE,
-        (f"{EVALUATIONS}::test_a_run_killed_when_it_had_reached_its_target_goes_no_further",),
+        (f"{EVALUATIONS}::test_run_killed_after_reaching_its_target_goes_no_further",),
     ),
     Guard(
         "evaluations-go-on-as-saved",
@@ -386,7 +383,7 @@ GUARDS = (
         "an-env-is-reset-before-it-is-saved",
         ("D5",),
         GONE,
-        ("tests/training/test_evaluations.py::test_few_episodes_on_many_envs_leave_every_env_with_a_state",),
+        ("tests/training/test_evaluations.py::test_env_states_are_saved_if_episodes_are_fewer_than_envs",),
     ),
     Guard(
         "a-failed-evaluation-env-is-replaced",
@@ -398,25 +395,25 @@ GUARDS = (
         "restarts-are-counted-anew-for-every-evaluation",
         ("G9",),
         GONE,
-        (f"{EVALUATIONS}::test_seeds_that_fail_every_time_are_told_and_the_others_count",),
+        (f"{EVALUATIONS}::test_evaluation_seeds_that_always_fail_are_reported_and_the_others_count",),
     ),
     Guard(
         "an-episode-that-failed-does-not-count",
         ("G9",),
         NEVER,
-        (f"{EVALUATIONS}::test_seeds_that_fail_every_time_are_told_and_the_others_count",),
+        (f"{EVALUATIONS}::test_evaluation_seeds_that_always_fail_are_reported_and_the_others_count",),
     ),
     Guard(
         "nobody-pays-for-a-neighbour",
         ("G9",),
         NEVER,
-        (f"{EVALUATION_ENVS}::test_nobody_pays_for_a_neighbour_that_has_killed_their_worker[4-1]",),
+        (f"{EVALUATION_ENVS}::test_worker_killed_by_one_env_does_not_change_the_episodes_of_others[4-1]",),
     ),
     Guard(
         "no-older-figure-after-a-failed-evaluation",
         ("G9",),
         instead("self._evaluated_at = self.clock.env_steps"),
-        (f"{EVALUATIONS}::test_a_last_evaluation_that_fails_leaves_no_older_figure[given up]",),
+        (f"{EVALUATIONS}::test_failed_last_evaluation_reports_no_older_result[given up]",),
     ),
     Guard(
         "evaluations-failures-are-named",
@@ -428,49 +425,49 @@ GUARDS = (
         "evaluations-have-the-runs-restarts",
         ("G9",),
         swap("config.restarts_per_minute", "3"),
-        (f"{EVALUATIONS}::test_an_evaluation_has_as_many_restarts_as_the_run",),
+        (f"{EVALUATIONS}::test_evaluation_uses_the_restart_limit_of_the_run",),
     ),
     Guard(
         "decisions-are-replayed",
         ("D5",),
         NEVER,
-        (f"{SCALING}::test_a_resumed_run_follows_what_was_written[120]",),
+        (f"{SCALING}::test_resumed_run_follows_the_written_decisions[120]",),
     ),
     Guard(
         "a-change-of-envs-counts-once-it-is-made",
         ("D5",),
         GONE,
-        (f"{SCALING}::test_a_resumed_run_follows_what_was_written[360]",),
+        (f"{SCALING}::test_resumed_run_follows_the_written_decisions[360]",),
     ),
     Guard(
         "a-change-of-envs-can-be-stopped",
         ("D5",),
         GONE,
-        (f"{SCALING}::test_stopped_while_envs_are_changed_it_is_saved_as_it_was_before",),
+        (f"{SCALING}::test_run_stopped_while_envs_change_is_saved_as_before_the_change",),
     ),
     Guard(
         "no-episode-is-played-again",
         ("D5",),
         instead("self.envs.begin_at([0] * count)"),
-        (f"{SCALING}::test_an_env_that_comes_back_goes_on_with_another_episode",),
+        (f"{SCALING}::test_env_added_again_continues_with_another_episode",),
     ),
     Guard(
         "differences-are-told",
         ("D6",),
         GONE,
-        (f"{TRAINER}::test_going_on_with_other_settings_is_told",),
+        (f"{TRAINER}::test_changed_settings_are_reported_on_resume",),
     ),
     Guard(
         "an-edited-executor-is-used",
         ("D6",),
         swap("changed &", "given.keys() &"),
-        (f"{TRAINER}::test_an_executor_that_is_edited_in_the_config_is_used_and_changes_no_bit",),
+        (f"{TRAINER}::test_executor_edited_in_the_config_is_used_and_changes_no_bit",),
     ),
     Guard(
         "an-edited-setting-is-used",
         ("D6",),
         swap("given.keys() | edited", "given.keys()"),
-        (f"{TRAINER}::test_a_setting_that_is_edited_in_the_config_is_used_where_it_was_changed_before",),
+        (f"{TRAINER}::test_setting_edited_in_the_config_overrides_one_changed_by_a_hook",),
     ),
     Guard(
         "jumps-of-schedules-are-reported",
@@ -490,7 +487,7 @@ GUARDS = (
         NEVER,
         (
             f"{PPO}::test_weights_of_another_size_are_refused[torch]",
-            f"{TRAINER}::test_networks_of_another_size_are_refused_in_words",
+            f"{TRAINER}::test_networks_of_another_size_are_refused_with_the_reason",
         ),
     ),
     Guard(
@@ -500,7 +497,7 @@ GUARDS = (
             "from multiverse.training.opening import checkpoint_of\n"
             """return checkpoint_of(run).manifest["config"]"""
         ),
-        (f"{TRAINER}::test_a_checkpoint_names_no_code",),
+        (f"{TRAINER}::test_code_named_in_a_checkpoint_is_not_imported",),
     ),
     Guard(
         "rollouts-of-an-older-policy-are-refused",

@@ -1,4 +1,4 @@
-"""Guards of what envs return: rows B1 to B3."""
+"""Guards of values that envs return: rows B1 to B3."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ VALUES = "tests/faults/test_bad_values.py"
 BOUNDS = "tests/faults/test_bounds.py"
 MASKS = "tests/training/test_action_masks.py"
 BAD_OBSERVATIONS = "tests/contract/test_bad_observations.py"
-RAISES = f"{VALUES}::test_raise_names_the_env_the_place_the_value_and_what_reproduces_it"
-TRUNCATES = f"{VALUES}::test_truncate_ends_the_episode_without_the_bad_step"
-PICTURES = f"{VALUES}::test_small_and_large_observations_that_are_one_array_are_looked_at_alike"
+RAISES = f"{VALUES}::test_raise_mode_names_env_path_value_and_reproduction"
+TRUNCATES = f"{VALUES}::test_truncate_mode_ends_the_episode_without_the_bad_step"
+PICTURES = f"{VALUES}::test_small_and_large_observations_are_checked_alike"
 TRAINER, LOADING = "tests/training/test_trainer.py", "tests/training/test_loading.py"
-CLIPS = f"{VALUES}::test_clip_puts_it_at_the_nearest_number_that_is_one"
+CLIPS = f"{VALUES}::test_clip_mode_uses_the_nearest_valid_value"
 
 GUARDS = (
     # -- B1 to B3: bad values --------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ GUARDS = (
         "a-single-number-is-looked-at",
         ("B1",),
         instead("return lambda: True"),
-        ("tests/executors/test_value_guard.py::test_a_single_number_that_is_none_is_seen_at_an_episodes_end",),
+        ("tests/executors/test_value_guard.py::test_non_finite_scalar_observation_is_found_at_episode_end",),
     ),
     Guard(
         "large-observations-are-looked-at",
@@ -45,8 +45,8 @@ GUARDS = (
         ("B1",),
         GONE,
         (
-            f"{VALUES}::test_an_episodes_last_observation_is_looked_at_before_the_next_one_takes_its_row[forkserver]",
-            f"{VALUES}::test_an_episodes_last_observation_is_clipped_too[serial]",
+            f"{VALUES}::test_final_observation_is_checked_before_the_next_reset_overwrites_it[forkserver]",
+            f"{VALUES}::test_final_observation_is_clipped[serial]",
         ),
     ),
     Guard(
@@ -74,29 +74,29 @@ GUARDS = (
         "an-info-is-a-dict",
         ("B1",),
         NEVER,
-        ("tests/faults/test_lost_again.py::test_an_info_that_is_no_dict_is_named[True-step-None-serial]",),
+        ("tests/faults/test_lost_again.py::test_info_that_is_not_a_dict_is_named[True-step-None-serial]",),
     ),
     Guard(
         "first-observations-are-looked-at",
         ("B1",),
         GONE,
         (
-            f"{VALUES}::test_the_observation_of_a_reset_is_looked_at_too[forkserver]",
+            f"{VALUES}::test_observation_of_a_reset_is_checked[forkserver]",
             "tests/faults/test_lost_again.py::"
-            "test_a_bad_first_observation_after_a_truncated_episode_is_not_delivered[forkserver]",
+            "test_bad_first_observation_after_a_truncated_episode_is_not_delivered[forkserver]",
         ),
     ),
     Guard(
         "no-broadcasting",
         ("B1",),
         NEVER,
-        (f"{BAD_OBSERVATIONS}::test_an_observation_of_the_wrong_shape_or_kind_names_its_env",),
+        (f"{BAD_OBSERVATIONS}::test_observation_of_wrong_shape_or_kind_names_its_env",),
     ),
     Guard(
         "no-casts-of-another-kind",
         ("B1",),
         swap('"same_kind"', '"unsafe"'),
-        (f"{BAD_OBSERVATIONS}::test_numbers_that_an_integer_space_cannot_hold_are_named",),
+        (f"{BAD_OBSERVATIONS}::test_values_that_an_integer_space_cannot_hold_are_named",),
     ),
     Guard(
         "a-truncated-row-shows-what-was-before",
@@ -110,7 +110,7 @@ GUARDS = (
         GONE,
         (
             f"{CLIPS}[serial-huge_observation-next_step]",
-            f"{BOUNDS}::test_clip_brings_it_back_to_the_nearest_bound[forkserver]",
+            f"{BOUNDS}::test_clip_mode_uses_the_nearest_bound[forkserver]",
         ),
     ),
     Guard(
@@ -129,49 +129,49 @@ GUARDS = (
         "what-overflows-float32-is-not-learned-from",
         ("B1", "B2"),
         swap("np.abs(values) <= self._most", "np.isfinite(values)"),
-        ("tests/executors/test_value_guard.py::test_float64_beyond_float32_is_bad_only_where_a_learner_casts_it[2]",),
+        ("tests/executors/test_value_guard.py::test_float64_beyond_float32_is_bad_only_for_float32_learners[2]",),
     ),
     Guard(
         "evaluations-refuse-what-overflows-float32",
         ("B1", "B2"),
         swap("float32=True", "float32=False"),
-        (f"{TRAINER}::test_a_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env",),
+        (f"{TRAINER}::test_float64_value_beyond_float32_fails_an_evaluation_and_names_its_env",),
     ),
     Guard(
         "statistics-stay-finite",
         ("B5",),
         NEVER,
-        ("tests/learning/test_normalizers.py::test_statistics_refuse_what_is_not_finite_and_stay_as_they_were[nan]",),
+        ("tests/learning/test_normalizers.py::test_statistics_refuse_non_finite_values_and_do_not_change[nan]",),
     ),
     Guard(
         "a-diverged-state-is-not-saved",
         ("B5",),
         NEVER,
-        (f"{TRAINER}::test_learned_values_that_are_not_finite_end_the_run_and_are_in_no_checkpoint",),
+        (f"{TRAINER}::test_non_finite_learned_values_end_the_run_and_are_in_no_checkpoint",),
     ),
     Guard(
         "a-diverged-checkpoint-is-passed-over",
         ("B5", "D3"),
         NEVER,
-        (f"{TRAINER}::test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name",),
+        (f"{TRAINER}::test_diverged_checkpoint_of_an_earlier_version_is_skipped_by_name",),
     ),
     Guard(
         "a-diverged-best-is-set-aside",
         ("B5", "D3"),
         NEVER,
-        (f"{TRAINER}::test_a_diverged_checkpoint_of_an_earlier_version_is_passed_over_by_name",),
+        (f"{TRAINER}::test_diverged_checkpoint_of_an_earlier_version_is_skipped_by_name",),
     ),
     Guard(
         "act-refuses-what-is-not-finite",
         ("B1",),
         ALWAYS,
-        (f"{LOADING}::test_values_that_are_not_finite_are_refused_before_a_policy_remembers_them",),
+        (f"{LOADING}::test_non_finite_values_are_refused_before_they_reach_the_memory",),
     ),
     Guard(
         "no-agent-acts-before-all-are-checked",
         ("B1",),
         GONE,
-        (f"{LOADING}::test_no_agent_acts_where_the_observation_of_another_is_not_finite",),
+        (f"{LOADING}::test_non_finite_observation_of_one_agent_changes_no_memory",),
     ),
     Guard(
         "a-clipped-reward-is-nothing",
@@ -183,12 +183,12 @@ GUARDS = (
         "outside-is-told",
         ("B3",),
         GONE,
-        (f"{BOUNDS}::test_a_part_outside_its_box_is_named_by_its_place[forkserver]",),
+        (f"{BOUNDS}::test_out_of_bounds_leaf_is_named_by_its_path[forkserver]",),
     ),
     Guard(
         "outside-is-told-once",
         ("B3",),
         ALWAYS,
-        (f"{BOUNDS}::test_leaving_the_box_is_told_once_per_env_and_counted_at_every_step[serial-raise]",),
+        (f"{BOUNDS}::test_out_of_bounds_observation_is_reported_once_per_env_and_counted_each_step[serial-raise]",),
     ),
 )

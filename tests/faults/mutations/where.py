@@ -1,4 +1,4 @@
-"""An env that tells which copy of the package its process uses."""
+"""An env that reports which copy of the package its process uses."""
 
 from __future__ import annotations
 

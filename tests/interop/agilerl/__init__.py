@@ -1,1 +1,1 @@
-"""Beside AgileRL's AsyncPettingZooVecEnv."""
+"""Comparisons with AgileRL's AsyncPettingZooVecEnv."""

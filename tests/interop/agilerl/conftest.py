@@ -1,4 +1,4 @@
-"""Vector envs that are closed whatever happens."""
+"""Vector envs that are closed at the end of each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parallel envs that say all kinds of things. Workers import this module by name."""
+"""Parallel envs that return all kinds of values. Workers import this module by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEN: dict[str, spaces.Space[Any]] = {
     "switches": spaces.MultiBinary(4),
     "choices": spaces.MultiDiscrete([3, 4]),
     "dict": spaces.Dict(
-        OrderedDict(  # not in the order of the alphabet
+        OrderedDict(  # not in alphabetical order
             view=spaces.Box(0, 255, (2, 2), np.uint8),
             place=spaces.Box(-1, 1, (2,), np.float32),
             mode=spaces.Discrete(3),
@@ -71,10 +71,10 @@ class Told(spaces.Space[Any]):
 
 
 class Troupe(ParallelEnv):
-    """Three agents, one of which sees what no other does.
+    """Three agents, one of which observes what no other does.
 
-    What each is paid tells exactly which actions arrived, in which order, of which types. Mortal ones die, and may come
-    back, on their own; others end with the episode.
+    The reward of each identifies the actions that arrived, their order and types. With `mortal`, agents end and
+    may come back independently; otherwise they end with the episode.
     """
 
     metadata: dict[str, Any] = {"name": "troupe", "render_modes": ["rgb_array"]}  # noqa: RUF012
@@ -152,7 +152,7 @@ class Troupe(ParallelEnv):
 
 
 class Forgetful(Troupe):
-    """Writes into whatever it was given last."""
+    """Env that keeps the options of its last reset and writes into them."""
 
     def reset(self, **asked: Any) -> Any:
         self.notes = asked.get("options")
@@ -166,21 +166,21 @@ class Forgetful(Troupe):
 
 
 class Loaded(Troupe):
-    """Says what its process has loaded."""
+    """Env that reports which of torch, agilerl and tensordict its process has loaded."""
 
     def loaded(self) -> list[str]:
         return sorted({"torch", "agilerl", "tensordict"} & set(sys.modules))
 
 
 class Reshaped(Troupe):
-    """Observes in other shapes and dtypes than its space says."""
+    """Env that returns observations of other shapes and dtypes than those of its space."""
 
     def _sampled(self, space: spaces.Space[Any]) -> Any:
         return super()._sampled(space)[None].astype(np.float64).tolist()
 
 
 class Gated(Troupe):
-    """Waits at a gate in the `at`-th call of `phase`, until the test opens it."""
+    """Env that waits at a gate in the `at`-th call of `phase` until the test opens it."""
 
     def __init__(self, gate: str | None = None, phase: str = "step", at: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -1,4 +1,4 @@
-"""What AgileRL's vector env does, as a plain loop over envs in this process: the reference where AgileRL is absent."""
+"""The behaviour of AgileRL's vector env as a plain loop over envs in this process: the reference without AgileRL."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Model:
 
     def reset(self, seed: Any = None, options: Any = None) -> Any:
         seeds = [None if seed is None else seed + i for i in range(self.num_envs)] if not _is_list(seed) else seed
-        told = [env.reset(seed=s, options=options) for env, s in zip(self.envs, seeds)]
-        return self._observations([seen for seen, _ in told]), self._infos([info for _, info in told])
+        results = [env.reset(seed=s, options=options) for env, s in zip(self.envs, seeds)]
+        return self._observations([seen for seen, _ in results]), self._infos([info for _, info in results])
 
     def step(self, actions: dict[str, Any]) -> Any:
         each: list[dict[str, Any]] = [{} for _ in self.envs]
@@ -34,8 +34,8 @@ class Model:
         return self.step_each(each)
 
     def step_each(self, each: Sequence[dict[str, Any]]) -> Any:
-        told = [self._step(env, actions) for env, actions in zip(self.envs, each)]
-        observations, rewards, terminated, truncated, infos = zip(*told)
+        results = [self._step(env, actions) for env, actions in zip(self.envs, each)]
+        observations, rewards, terminated, truncated, infos = zip(*results)
         columns = [
             {a: np.array([one.get(a, np.nan) for one in said]) for a in self.agents}
             for said in (rewards, terminated, truncated)
@@ -44,10 +44,10 @@ class Model:
 
     def _step(self, env: Any, actions: dict[str, Any]) -> list[Any]:
         sent = {a: x if isinstance(x, int) else np.array(x).squeeze() for a, x in actions.items()}
-        told = list(env.step(sent))
-        if all(end or told[3][agent] for agent, end in told[2].items()):
-            told[0], told[4] = env.reset()
-        return told
+        results = list(env.step(sent))
+        if all(end or results[3][agent] for agent, end in results[2].items()):
+            results[0], results[4] = env.reset()
+        return results
 
     def _observations(self, seen: Sequence[dict[str, Any]]) -> dict[str, Any]:
         return {a: _stacked(self.envs[0].observation_space(a), [one.get(a) for one in seen]) for a in self.agents}
@@ -85,7 +85,7 @@ def _is_list(seed: Any) -> bool:
 
 
 def _stacked(space: spaces.Space[Any], seen: list[Any]) -> Any:
-    """A batch with at least two dimensions; NaN, or what becomes of it, where nothing was seen."""
+    """A batch with at least two dimensions; NaN, or its conversion, where an agent has no observation."""
     if isinstance(space, spaces.Dict):
         parts = [(k, _stacked(s, [None if o is None else o[k] for o in seen])) for k, s in space.spaces.items()]
         return OrderedDict(parts)

@@ -1,4 +1,4 @@
-"""AgileRL's own, where it is installed."""
+"""AgileRL's own class, where it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if with_agilerl:
     import agilerl.vector.pz_async_vec_env as module
 
     class Original(module.AsyncPettingZooVecEnv):
-        """The original, with the model's one name more."""
+        """The original with the one additional name of the model."""
 
         def step_each(self, each: Sequence[dict[str, Any]]) -> Any:
             self.step_async(list(each))

@@ -1,4 +1,4 @@
-"""Envs that raise, workers that die, and things that cannot travel: what broke is said, and nobody hangs."""
+"""Envs that raise, workers that die, and values that cannot be pickled: failures are reported without hangs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.interop.agilerl.model import Model
 from tests.interop.agilerl.test_states import ACTIONS, EACH, START, WAIT
 from tests.multi_agent.envs import Pair
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # how Gymnasium's logger tells what envs raised
+pytestmark = pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # Gymnasium's logger reports errors of envs so
 
 DO: dict[str, Any] = {
     "reset": lambda envs: envs.reset(),
@@ -44,7 +44,7 @@ def do(envs: Any, phase: str) -> Any:
     ("phase", "error"),
     [("reset", "ValueError"), ("step", "ZeroDivisionError"), ("call", "ValueError"), ("set", "ZeroDivisionError")],
 )
-def test_an_envs_exception_comes_back_as_what_it_is(make: Make, phase: str, error: str) -> None:
+def test_exception_of_an_env_is_raised_with_its_type(make: Make, phase: str, error: str) -> None:
     envs = make(Troupe, functools.partial(Stubborn, phase, error))
     with pytest.raises(Exception, match=f"^asked to fail in {phase}$") as raised:
         do(envs, phase)
@@ -54,7 +54,7 @@ def test_an_envs_exception_comes_back_as_what_it_is(make: Make, phase: str, erro
     assert envs._state is AsyncState.DEFAULT
 
 
-def test_an_exception_that_only_the_env_knows_is_told_as_ours(make: Make) -> None:
+def test_exception_type_unknown_to_the_caller_is_env_failed(make: Make) -> None:
     envs = make(Troupe, functools.partial(Stubborn, error="OfMyOwn"))
     with pytest.raises(
         mv.errors.EnvFailed, match=r"env 1 raised in step \(step 1 of episode 0, seed 2, action .*OfMyOwn"
@@ -66,9 +66,9 @@ def test_an_exception_that_only_the_env_knows_is_told_as_ours(make: Make) -> Non
 def test_every_failing_env_is_reported(make: Make, phase: str) -> None:
     fails = functools.partial(Stubborn, phase)
     envs = make(fails, fails)
-    with patch.object(gymnasium.logger, "error") as told, pytest.raises(ZeroDivisionError) as raised:
+    with patch.object(gymnasium.logger, "error") as logged, pytest.raises(ZeroDivisionError) as raised:
         do(envs, phase)
-    said = [str(call.args) for call in told.call_args_list]
+    said = [str(call.args) for call in logged.call_args_list]
     for i in range(2):
         assert sum("Received the following error from Worker-%s" in s and f", {i})" in s for s in said) == 1
     assert sum(f"asked to fail in {phase}" in s for s in said) == 2
@@ -77,7 +77,7 @@ def test_every_failing_env_is_reported(make: Make, phase: str) -> None:
     assert raised.value.__cause__.env_ids == (0, 1)
 
 
-def test_after_an_exception_reset_brings_everything_back(make: Make) -> None:
+def test_reset_after_an_exception_restores_all_envs(make: Make) -> None:
     envs = make(functools.partial(Stubborn, "step", at=2), Troupe)
     envs.reset(seed=1)
     envs.step(ACTIONS)
@@ -91,7 +91,7 @@ def test_after_an_exception_reset_brings_everything_back(make: Make) -> None:
     assert_same(envs.step(ACTIONS), model.step(ACTIONS))
 
 
-def test_calls_that_are_refused(make: Make) -> None:
+def test_call_of_reserved_or_missing_names_is_refused(make: Make) -> None:
     envs = make(Troupe)
     for name in ("reset", "step", "close"):
         with pytest.raises(ValueError, match=f"Trying to call function `{name}` with `call`, use `{name}` directly"):
@@ -102,7 +102,7 @@ def test_calls_that_are_refused(make: Make) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_an_observation_of_another_size_is_an_error(make: Make, size: int) -> None:
+def test_observation_of_another_size_is_an_error(make: Make, size: int) -> None:
     envs = make(Troupe, functools.partial(Wide, size))
     envs.reset()
     with pytest.raises(ValueError, match=f"cannot reshape array of size {size}"):
@@ -110,18 +110,18 @@ def test_an_observation_of_another_size_is_an_error(make: Make, size: int) -> No
 
 
 class Wide(Troupe):
-    """Sees more or fewer numbers than its space says, once it has begun."""
+    """Env whose observations have more or fewer numbers than its space, after the first."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
     def step(self, actions: dict[str, Any]) -> Any:
-        observations, *told = super().step(actions)
-        return {**observations, "zoe": np.zeros(self.size, np.int16)}, *told
+        observations, *results = super().step(actions)
+        return {**observations, "zoe": np.zeros(self.size, np.int16)}, *results
 
 
-def test_an_info_that_cannot_travel_is_told_in_words(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_info_that_cannot_be_pickled_is_sent_as_text(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     envs = make(Locked, Troupe)
     envs.reset()
     infos = envs.step(ACTIONS)[4]
@@ -130,7 +130,7 @@ def test_an_info_that_cannot_travel_is_told_in_words(make: Make, caplog: pytest.
     assert "cannot be sent to the caller" in caplog.text
 
 
-def test_an_answer_that_cannot_travel_is_an_error(make: Make) -> None:
+def test_answer_that_cannot_be_pickled_is_an_error(make: Make) -> None:
     envs = make(Locked)
     with pytest.raises(Exception, match="pickle"):
         envs.get_attr("lock")
@@ -138,20 +138,20 @@ def test_an_answer_that_cannot_travel_is_an_error(make: Make) -> None:
 
 
 class Locked(Troupe):
-    """Says what cannot be pickled."""
+    """Env that returns a value that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__(talks=True)
         self.lock = threading.Lock()
 
     def step(self, actions: dict[str, Any]) -> Any:
-        *told, infos = super().step(actions)
+        *results, infos = super().step(actions)
         infos["zoe"]["lock"] = self.lock
-        return *told, infos
+        return *results, infos
 
 
 # -- envs that cannot be built -----------------------------------------------------------------------------------
-def test_the_first_env_is_built_in_the_caller_whose_exception_it_is() -> None:
+def test_first_env_is_built_in_the_caller_and_its_exception_is_raised() -> None:
     def refuse() -> Any:
         raise OfMyOwn("not today")
 
@@ -160,7 +160,7 @@ def test_the_first_env_is_built_in_the_caller_whose_exception_it_is() -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_an_env_that_cannot_be_built_in_its_worker_is_told_when_it_is_needed(make: Make, context: str) -> None:
+def test_env_that_cannot_be_built_in_its_worker_is_reported_on_use(make: Make, context: str) -> None:
     here = os.getpid()
 
     def only_here() -> Any:
@@ -179,14 +179,14 @@ def test_an_env_that_cannot_be_built_in_its_worker_is_told_when_it_is_needed(mak
     assert envs.closed
 
 
-def test_envs_whose_spaces_differ_in_shape_are_refused_at_once() -> None:
+def test_envs_with_spaces_of_different_shape_are_refused() -> None:
     with pytest.raises(RuntimeError, match="observation_space"):
         AsyncPettingZooVecEnv([functools.partial(Troupe, "vector"), functools.partial(Troupe, "image")])
 
 
 # -- workers that die --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("phase", WAIT)
-def test_a_worker_that_is_killed_is_told_at_once(make: Make, gate: Gate, phase: str) -> None:
+def test_killed_worker_is_reported_at_once(make: Make, gate: Gate, phase: str) -> None:
     envs = make(Troupe, functools.partial(Gated, str(gate), phase, 2 if phase == "reset" else 1), workers=2)
     envs.reset()
     START[phase](envs)
@@ -201,7 +201,7 @@ def test_a_worker_that_is_killed_is_told_at_once(make: Make, gate: Gate, phase: 
     assert not any(process.is_alive() for process in envs.processes)
 
 
-def test_an_env_that_kills_its_worker(make: Make) -> None:
+def test_env_that_kills_its_worker_is_reported(make: Make) -> None:
     envs = make(Pair, functools.partial(Pair, "kill", 2), workers=2)
     envs.reset()
     actions = {agent: np.array([0, 0]) for agent in envs.agents}
@@ -211,11 +211,11 @@ def test_an_env_that_kills_its_worker(make: Make) -> None:
     envs.close()
 
 
-def test_an_env_that_raises_when_it_is_closed_is_closed_all_the_same(make: Make) -> None:
+def test_env_that_raises_on_close_is_closed(make: Make) -> None:
     envs = make(Troupe, functools.partial(Stubborn, "close"))
-    with patch.object(gymnasium.logger, "error") as told:
+    with patch.object(gymnasium.logger, "error") as logged:
         envs.close()
-    assert any("asked to fail in close" in str(call.args) for call in told.call_args_list)
+    assert any("asked to fail in close" in str(call.args) for call in logged.call_args_list)
     assert not any(process.is_alive() for process in envs.processes)
 
 
@@ -232,11 +232,11 @@ def test_too_few_actions_are_refused_before_anything_is_sent(make: Make) -> None
         envs.step_async(EACH[:1])
     assert envs._state is AsyncState.DEFAULT
     assert envs.get_attr("steps") == (0, 0)
-    envs.step_async([*EACH, {}])  # what is too much goes unused
+    envs.step_async([*EACH, {}])  # surplus values are ignored
     envs.step_wait()
 
 
-def test_seeds_and_values_of_the_wrong_length(make: Make) -> None:
+def test_seeds_and_values_of_wrong_length_are_refused(make: Make) -> None:
     envs = make(Troupe, Troupe)
     with pytest.raises(AssertionError, match="the length must match num_envs=2 but got length=3"):
         envs.reset(seed=[1, 2, 3])

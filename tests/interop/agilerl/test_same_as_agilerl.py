@@ -1,4 +1,4 @@
-"""Every batch equals AgileRL's own, bit for bit: beside the original where that is installed, else beside a model."""
+"""Every batch equals AgileRL's own, bit for bit: compared with the original where installed, else with a model."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def sampled(envs: Any, k: int) -> dict[str, Any]:
 
 
 def assert_same_steps(theirs: Any, ours: Any, steps: int, seed: Any = 3, options: Any = None) -> list[Any]:
-    """Reset and step both; returns what ours said."""
-    told: list[Any] = [ours.reset(seed=seed, options=options)]
-    assert_same(told[0], theirs.reset(seed=seed, options=options))
+    """Reset and step both; return the results of ours."""
+    results: list[Any] = [ours.reset(seed=seed, options=options)]
+    assert_same(results[0], theirs.reset(seed=seed, options=options))
     for k in range(steps):
         actions = sampled(ours, k)
-        told.append(ours.step(actions))
-        assert_same(told[-1], theirs.step(actions), f"step {k}")
-    return told
+        results.append(ours.step(actions))
+        assert_same(results[-1], theirs.step(actions), f"step {k}")
+    return results
 
 
 @pytest.mark.skipif(not with_agilerl, reason="agilerl is not installed")
-def test_the_documents_lines_give_the_same_from_their_import_and_from_ours() -> None:
+def test_documented_lines_give_equal_results_with_either_import() -> None:
     """Document 000: the line it imports, and the one below it, as they stand there; then with our import."""
     make_env, num_envs = simple_push_v3.parallel_env, 2
     made: dict[str, Any] = {"make_env": make_env, "num_envs": num_envs}
@@ -76,58 +76,58 @@ def test_the_documents_lines_give_the_same_from_their_import_and_from_ours() -> 
 # -- envs that people use ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("continuous", [False, True])
 @pytest.mark.parametrize("module", [simple_spread_v3, simple_push_v3], ids=["spread", "push"])
-def test_mpe(module: Any, continuous: bool) -> None:
+def test_mpe_envs_equal_the_original(module: Any, continuous: bool) -> None:
     make = functools.partial(module.parallel_env, continuous_actions=continuous)
     with both(make, make, make) as (theirs, ours):
-        told = assert_same_steps(theirs, ours, 60)
-        assert any(step[3]["agent_0"].any() for step in told[1:])  # episodes ended on the way
+        result = assert_same_steps(theirs, ours, 60)
+        assert any(step[3]["agent_0"].any() for step in result[1:])  # episodes ended on the way
 
 
 # -- everything an env can say -----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("seen", "mortal"), [("vector", False), ("dict", False), *((seen, True) for seen in SEEN)])
-def test_observations(seen: str, mortal: bool) -> None:
+def test_observations_equal_the_original(seen: str, mortal: bool) -> None:
     make = functools.partial(Troupe, seen, mortal=mortal)
     with both(make, make, make) as (theirs, ours):
-        told = assert_same_steps(theirs, ours, 25)
-        absent = [np.isnan(step[1]["zoe"]).any() for step in told[1:]]
+        result = assert_same_steps(theirs, ours, 25)
+        absent = [np.isnan(step[1]["zoe"]).any() for step in result[1:]]
         assert any(absent) == mortal
 
 
 @pytest.mark.parametrize(("paid", "ended"), [*((paid, "bool") for paid in PAID), ("float", "np.bool"), ("int", "int")])
-def test_rewards_and_ends(paid: str, ended: str) -> None:
+def test_rewards_and_ends_equal_the_original(paid: str, ended: str) -> None:
     make = functools.partial(Troupe, paid=paid, ended=ended)
     with both(make, make) as (theirs, ours):
         assert_same_steps(theirs, ours, 25)
 
 
 @pytest.mark.parametrize("paid", ["int", "float32", "mixed", "huge"])
-def test_rewards_of_agents_that_come_and_go(paid: str) -> None:
+def test_rewards_of_agents_that_come_and_go_equal_the_original(paid: str) -> None:
     make = functools.partial(Troupe, paid=paid, ended="np.bool", mortal=True)
     with both(make, make, make) as (theirs, ours):
-        told = assert_same_steps(theirs, ours, 40)
-        assert {step[2]["zoe"].dtype for step in told[1:]} == {np.dtype(bool), np.dtype(float)}
+        result = assert_same_steps(theirs, ours, 40)
+        assert {step[2]["zoe"].dtype for step in result[1:]} == {np.dtype(bool), np.dtype(float)}
 
 
-def test_envs_that_differ_in_what_they_pay() -> None:
+def test_envs_with_different_reward_types_equal_the_original() -> None:
     makes = [functools.partial(Troupe, paid=paid) for paid in ("int", "float32", "bool", "int32")]
     with both(*makes) as (theirs, ours):
         assert_same_steps(theirs, ours, 10)
 
 
 @pytest.mark.parametrize("mortal", [False, True], ids=["", "mortal"])
-def test_infos(mortal: bool) -> None:
+def test_infos_equal_the_original(mortal: bool) -> None:
     make = functools.partial(Troupe, talks=True, mortal=mortal)
     with both(make, make, make) as (theirs, ours):
         assert_same_steps(theirs, ours, 30)
 
 
-def test_infos_of_some_envs() -> None:
+def test_infos_of_some_envs_equal_the_original() -> None:
     with both(Troupe, functools.partial(Troupe, talks=True), Troupe) as (theirs, ours):
         assert_same_steps(theirs, ours, 20)
 
 
 @pytest.mark.parametrize("make", [Reshaped, Lingering, Numbered, Alone, functools.partial(Pair, second_leaves_at=2)])
-def test_envs_that_speak_their_own_way(make: Build) -> None:
+def test_unusual_envs_equal_the_original(make: Build) -> None:
     with both(make, make) as (theirs, ours):
         assert_same_steps(theirs, ours, 15)
 
@@ -135,7 +135,7 @@ def test_envs_that_speak_their_own_way(make: Build) -> None:
 @pytest.mark.parametrize(
     "fault", ["nan", "nan_reward", "text_reward", "unlisted", "no_reward", "vanish", "slip_away", "unseen_end"]
 )
-def test_what_our_own_vector_env_would_object_to(fault: str) -> None:
+def test_invalid_values_are_passed_on_as_by_the_original(fault: str) -> None:
     make = functools.partial(Pair, fault, 2)
     with both(make, Pair) as (theirs, ours):
         actions = {agent: np.array([1, 2]) for agent in ours.agents}
@@ -146,7 +146,7 @@ def test_what_our_own_vector_env_would_object_to(fault: str) -> None:
 
 # -- actions -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("acted", ACTED)
-def test_every_env_gets_the_actions_that_the_original_gives_it(acted: str) -> None:
+def test_every_env_gets_the_action_that_the_original_gives_it(acted: str) -> None:
     make = functools.partial(Troupe, acted=acted)
     with both(make, make, make) as (theirs, ours):
         assert_same_steps(theirs, ours, 12)
@@ -168,7 +168,7 @@ UNUSUAL: dict[str, Any] = {
 }
 
 
-def test_unusual_batches_of_discrete_actions() -> None:
+def test_unusual_batches_of_discrete_actions_equal_the_original() -> None:
     usual = np.array([4, 0, 1])
     with both(Troupe, Troupe, Troupe) as (theirs, ours):
         assert_same(ours.reset(seed=1), theirs.reset(seed=1))
@@ -188,7 +188,7 @@ LEVERS: dict[str, Any] = {
 }
 
 
-def test_unusual_batches_of_continuous_actions() -> None:
+def test_unusual_batches_of_continuous_actions_equal_the_original() -> None:
     make, rng = functools.partial(Troupe, acted="levers"), np.random.default_rng(5)
     with both(make, make) as (theirs, ours):
         assert_same(ours.reset(seed=1), theirs.reset(seed=1))
@@ -198,7 +198,7 @@ def test_unusual_batches_of_continuous_actions() -> None:
                 assert_same(ours.step(actions), theirs.step(actions), unusual)
 
 
-def test_agents_left_out_in_another_order_and_unheard_of() -> None:
+def test_missing_reordered_and_unknown_agents_equal_the_original() -> None:
     with both(Troupe, Troupe) as (theirs, ours):
         assert_same(ours.reset(seed=1), theirs.reset(seed=1))
         one, two = np.array([1, 2]), np.array([3, 4])
@@ -212,7 +212,7 @@ def test_agents_left_out_in_another_order_and_unheard_of() -> None:
             assert_same(ours.step(actions), theirs.step(actions))
 
 
-def test_a_step_in_two_halves() -> None:
+def test_step_in_two_halves_equals_the_original() -> None:
     with both(Troupe, Troupe) as (theirs, ours):
         assert_same(ours.reset(seed=1), theirs.reset(seed=1))
         for k in range(10):
@@ -225,24 +225,27 @@ def test_a_step_in_two_halves() -> None:
 
 # -- resets ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("seed", [None, 0, 7, [4, 1, 9]], ids=str)
-def test_seeds(seed: Any) -> None:
+def test_seeds_equal_the_original(seed: Any) -> None:
     with both(Troupe, Troupe, Troupe) as (theirs, ours):
         assert_same_steps(theirs, ours, 9, seed)
         assert_same_steps(theirs, ours, 2, seed)
 
 
-def test_what_envs_are_reset_with() -> None:
+def test_reset_arguments_equal_the_original() -> None:
     with both(Troupe, Troupe) as (theirs, ours):
         assert_same_steps(theirs, ours, 8, 5, {"reset_mask": np.array([True, False]), "depth": [1]})
         asked = ours.get_attr("asked")
         assert [one[0]["seed"] for one in asked] == [5, 6]
         assert asked[0][0]["options"]["depth"] == [1]
-        assert asked[0][0]["options"]["reset_mask"].tolist() == [True, False]  # nothing to us
-        assert asked[0][1:] == [{}]  # what follows an end is reset without a word
+        assert asked[0][0]["options"]["reset_mask"].tolist() == [
+            True,
+            False,
+        ]  # `reset_mask` has no special meaning here
+        assert asked[0][1:] == [{}]  # automatic resets have no arguments
 
 
 @pytest.mark.parametrize(("context", "workers"), [("fork", 1), ("fork", 3), ("forkserver", 2), ("spawn", 2)])
-def test_wherever_it_runs(context: Any, workers: int) -> None:
+def test_every_start_method_and_worker_count_equals_the_original(context: Any, workers: int) -> None:
     make = functools.partial(Troupe, "dict", talks=True, mortal=True)
     with both(make, make, make, context=context, workers=workers) as (theirs, ours):
         assert_same_steps(theirs, ours, 15)

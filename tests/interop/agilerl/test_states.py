@@ -1,4 +1,4 @@
-"""What is under way, what may not be asked meanwhile, and what becomes of answers that come too late."""
+"""Pending requests, requests that are refused meanwhile, and answers that come too late."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def first_reset(seed: int) -> Any:
 
 # -- states ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("pending", START)
-def test_a_request_in_two_halves_goes_through_its_state(make: Make, pending: str) -> None:
+def test_asynchronous_request_sets_and_clears_its_state(make: Make, pending: str) -> None:
     envs = make(Troupe, Troupe)
     envs.reset(seed=1)
     START[pending](envs)
@@ -70,7 +70,7 @@ def test_a_request_in_two_halves_goes_through_its_state(make: Make, pending: str
 
 
 @pytest.mark.parametrize("pending", START)
-def test_while_one_request_is_pending_no_other_is_taken(make: Make, pending: str) -> None:
+def test_other_requests_are_refused_while_one_is_pending(make: Make, pending: str) -> None:
     envs = make(Troupe, Troupe)
     envs.reset(seed=1)
     START[pending](envs)
@@ -84,7 +84,7 @@ def test_while_one_request_is_pending_no_other_is_taken(make: Make, pending: str
 
 
 @pytest.mark.parametrize("name", WAIT)
-def test_a_state_that_somebody_else_has_set_hangs_nobody(make: Make, name: str) -> None:
+def test_state_set_from_outside_causes_no_hang(make: Make, name: str) -> None:
     envs = make(Troupe, Troupe)
     envs._state = AsyncState[f"WAITING_{name.upper()}"]
     with pytest.raises(multiprocessing.TimeoutError, match=f"`{name}_wait` has timed out after 0.02"):
@@ -95,7 +95,7 @@ def test_a_state_that_somebody_else_has_set_hangs_nobody(make: Make, name: str) 
     assert_same(envs.reset(seed=3), first_reset(3))
 
 
-def test_a_request_whose_state_was_taken_away_can_be_asked_again(make: Make) -> None:
+def test_request_whose_state_was_cleared_can_be_repeated(make: Make) -> None:
     envs = make(Troupe, Troupe)
     envs.reset_async(seed=5)
     envs._state = AsyncState.DEFAULT
@@ -107,7 +107,7 @@ def test_a_request_whose_state_was_taken_away_can_be_asked_again(make: Make) -> 
 @pytest.mark.skipif(not with_agilerl, reason="agilerl is not installed")
 @pytest.mark.filterwarnings("ignore:.*Calling `close` while waiting:UserWarning")
 @pytest.mark.parametrize("pending", START)
-def test_refusals_are_the_originals_word_for_word(make: Make, pending: str) -> None:
+def test_refusals_have_the_words_of_the_original(make: Make, pending: str) -> None:
     theirs, ours = Original([Troupe, Troupe]), make(Troupe, Troupe)
     said: list[list[Any]] = [[], []]
     for envs, refusals in zip((theirs, ours), said):
@@ -124,7 +124,7 @@ def test_refusals_are_the_originals_word_for_word(make: Make, pending: str) -> N
 
 # -- deadlines ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("phase", WAIT)
-def test_a_deadline_that_passes_is_a_multiprocessing_timeout(make: Make, gate: Gate, phase: str) -> None:
+def test_missed_deadline_is_a_multiprocessing_timeout(make: Make, gate: Gate, phase: str) -> None:
     envs = make(Troupe, functools.partial(Gated, str(gate), phase, 2 if phase == "reset" else 1))
     envs.reset(seed=1)
     START[phase](envs)
@@ -139,7 +139,7 @@ def test_a_deadline_that_passes_is_a_multiprocessing_timeout(make: Make, gate: G
     assert envs.call("add", 1) == (1, 1)
 
 
-def test_a_deadline_that_is_met(make: Make) -> None:
+def test_met_deadline_returns_the_result(make: Make) -> None:
     envs = make(Troupe, Troupe)
     envs.reset_async(seed=3)
     assert_same(envs.reset_wait(timeout=60), first_reset(3))
@@ -148,7 +148,7 @@ def test_a_deadline_that_is_met(make: Make) -> None:
         assert len(WAIT[name](envs, 60)) in (2, 5)
 
 
-def test_ctrl_c_in_a_step_leaves_it_to_be_waited_for(make: Make, gate: Gate) -> None:
+def test_interrupted_step_can_be_waited_for(make: Make, gate: Gate) -> None:
     model = Model([Troupe, Troupe])
     model.reset(seed=1)
     envs = make(Troupe, functools.partial(Gated, str(gate)))
@@ -160,7 +160,7 @@ def test_ctrl_c_in_a_step_leaves_it_to_be_waited_for(make: Make, gate: Gate) -> 
     assert_same(envs.step(ACTIONS), model.step(ACTIONS))
 
 
-def test_ctrl_c_in_a_reset_leaves_nothing_behind(make: Make, gate: Gate) -> None:
+def test_interrupted_reset_leaves_nothing_behind(make: Make, gate: Gate) -> None:
     envs = make(Troupe, functools.partial(Gated, str(gate), "reset"))
     interrupted_at(gate, lambda: envs.reset(seed=1))
     gate.open()
@@ -168,7 +168,7 @@ def test_ctrl_c_in_a_reset_leaves_nothing_behind(make: Make, gate: Gate) -> None
 
 
 # -- the end -----------------------------------------------------------------------------------------------------
-def test_after_close_everything_is_refused_and_nothing_runs(make: Make) -> None:
+def test_calls_after_close_are_refused_and_no_process_runs(make: Make) -> None:
     envs = make(Troupe, Troupe)
     envs.reset()
     pids = [process.pid for process in envs.processes]
@@ -185,33 +185,33 @@ def test_after_close_everything_is_refused_and_nothing_runs(make: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pending", "how"),
+    ("pending", "options"),
     [("reset", {}), ("step", {"terminate": True}), ("call", {"timeout": 0}), ("step", {"timeout": 60})],
 )
-def test_close_while_something_is_pending_warns_and_closes(make: Make, pending: str, how: dict[str, Any]) -> None:
+def test_close_with_a_pending_request_warns_and_closes(make: Make, pending: str, options: dict[str, Any]) -> None:
     envs = make(Troupe, Troupe)
     envs.reset()
     START[pending](envs)
     with patch.object(gymnasium.logger, "warn") as warn:
-        envs.close_extras(**how)
+        envs.close_extras(**options)
     warn.assert_called_once_with(f"Calling `close` while waiting for a pending call to `{pending}` to complete.")
     assert not any(process.is_alive() for process in envs.processes)
     envs.close()
 
 
-@pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": MOMENT_S}], ids=str)
-def test_close_does_not_wait_for_an_env_that_hangs(make: Make, gate: Gate, how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{"terminate": True}, {"timeout": MOMENT_S}], ids=str)
+def test_close_does_not_wait_for_a_hanging_env(make: Make, gate: Gate, options: dict[str, Any]) -> None:
     envs = make(Troupe, functools.partial(Gated, str(gate)))
     envs.reset()
     envs.step_async(EACH)
     gate.wait_for_arrival()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        envs.close(**how)
+        envs.close(**options)
     assert not any(process.is_alive() for process in envs.processes)
 
 
-def test_close_after_a_deadline_has_passed_ends_even_what_hangs(
+def test_close_after_a_missed_deadline_ends_a_hanging_env(
     make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("multiverse.interop.drop_in.DEFAULT_TIMEOUTS", Timeouts(close_s=10 * MOMENT_S))
@@ -225,14 +225,14 @@ def test_close_after_a_deadline_has_passed_ends_even_what_hangs(
     assert not any(process.is_alive() for process in envs.processes)
 
 
-def test_forgotten_vector_envs_end_their_workers() -> None:
+def test_deleted_vector_env_ends_its_workers() -> None:
     envs = AsyncPettingZooVecEnv([Troupe, Troupe])
     pids = [process.pid for process in envs.processes]
     del envs
     assert still_alive(pids) == []
 
 
-def test_the_state_says_closed_to_whoever_skips_the_front_door(make: Make) -> None:
+def test_private_methods_after_close_raise_closed_error(make: Make) -> None:
     envs = make(Troupe, Troupe)
     envs.close_extras(terminate=True)
     with pytest.raises(ClosedEnvironmentError):

@@ -35,7 +35,7 @@ AGENTS = ["actor_0", "zoe", "actor_1"]
 
 
 # -- what it shows -----------------------------------------------------------------------------------------------
-def test_agents_and_spaces(make: Make) -> None:
+def test_agents_and_spaces_are_those_of_the_envs(make: Make) -> None:
     envs = make(*[functools.partial(Troupe, "dict", "levers")] * 3)
     assert envs.agents == envs.possible_agents == AGENTS
     assert (envs.num_envs, envs.num_agents, envs.closed) == (3, 3, False)
@@ -49,7 +49,7 @@ def test_agents_and_spaces(make: Make) -> None:
         envs.action_space("unlisted")
 
 
-def test_calls_and_attributes(make: Make) -> None:
+def test_calls_and_attributes_reach_every_env(make: Make) -> None:
     envs = make(Troupe, functools.partial(Troupe, length=9))
     envs.reset()
     assert envs.call("add", 1, b=2) == (3, 3)
@@ -59,7 +59,7 @@ def test_calls_and_attributes(make: Make) -> None:
     assert envs.get_attr("length") == (1, 2)
     assert envs.get_attr("seen") == ("image", "image")
     assert [frame.shape for frame in envs.render()] == [(2, 3, 3)] * 2
-    envs.set_attr("whatever", (5, None))  # also what was not there
+    envs.set_attr("whatever", (5, None))  # also attributes that did not exist
     assert envs.get_attr("whatever") == (5, None)
 
 
@@ -72,7 +72,7 @@ def test_attributes_are_those_of_the_outermost_wrapper(make: Make) -> None:
     assert envs.get_attr("env")[0].length == 7
 
 
-def test_observations_are_the_callers_own_unless_they_are_not_copied(make: Make) -> None:
+def test_observations_are_copies_unless_copy_is_off(make: Make) -> None:
     kept, live = make(Troupe, Troupe), make(Troupe, Troupe, copy=False)
     model = Model([Troupe, Troupe])
     first = model.reset(seed=1)[0]
@@ -93,7 +93,7 @@ def test_observations_are_the_callers_own_unless_they_are_not_copied(make: Make)
     assert_same(dict(view), second)
 
 
-def test_batches_are_contiguous_arrays_of_their_own(make: Make) -> None:
+def test_batches_are_separate_contiguous_arrays(make: Make) -> None:
     envs = make(*[functools.partial(Troupe, "dict")] * 3)
     observations, rewards, terminated, truncated, _ = (envs.reset(), envs.step({a: np.zeros(3, int) for a in AGENTS}))[
         1
@@ -104,7 +104,7 @@ def test_batches_are_contiguous_arrays_of_their_own(make: Make) -> None:
     assert all(leaf.flags.c_contiguous and leaf.flags.owndata and leaf.flags.writeable for leaf in leaves)
 
 
-def test_what_no_array_can_hold_is_a_tuple(make: Make) -> None:
+def test_values_that_no_array_can_hold_are_tuples(make: Make) -> None:
     """The original refuses such spaces."""
     envs = make(functools.partial(Village, restless=0.0), functools.partial(Village, restless=0.0))
     observations, _ = envs.reset(seed=3)
@@ -118,7 +118,7 @@ def test_what_no_array_can_hold_is_a_tuple(make: Make) -> None:
         assert {agent for agent in envs.agents if not np.isnan(rewards[agent][i])} == set(there)
 
 
-def test_nested_actions_go_where_the_original_cannot_send_them(make: Make) -> None:
+def test_nested_actions_are_supported(make: Make) -> None:
     envs = make(Pushy, Pushy)
     envs.reset()
     batch = batch_space(Pushy.actions, 2)
@@ -127,15 +127,15 @@ def test_nested_actions_go_where_the_original_cannot_send_them(make: Make) -> No
     assert envs.step({"one": chosen})[1]["one"].tolist() == [float(x) for x in chosen["push"][:, 0]]
 
 
-def test_a_continuous_number_keeps_what_comes_after_its_point(make: Make) -> None:
-    """The original makes an int of it, as of every number."""
+def test_scalar_box_actions_keep_their_fraction(make: Make) -> None:
+    """The original converts it to an int, as it does with every number."""
     envs = make(Throttle, Throttle)
     envs.reset()
     for batch in (np.array([0.25, 0.5], np.float32), np.array([0.25, 0.5]), [0.25, 0.5]):
         assert envs.step({"one": batch})[1]["one"].tolist() == [0.25, 0.5]
 
 
-def test_the_engine_keeps_count(make: Make) -> None:
+def test_engine_has_episode_statistics(make: Make) -> None:
     envs = make(functools.partial(Troupe, length=3), functools.partial(Troupe, length=99))
     envs.reset()
     rewards = [envs.step(ACTIONS)[1]["zoe"] for _ in range(2)]
@@ -151,7 +151,7 @@ def test_the_engine_keeps_count(make: Make) -> None:
 
 
 class Throttle(Troupe):
-    """One agent, whose action is a number."""
+    """Env of one agent whose action is a number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,12 +161,12 @@ class Throttle(Troupe):
         return spaces.Box(0, 1, (), np.float32)
 
     def step(self, actions: dict[str, Any]) -> Any:
-        told = super().step(actions)
-        return told[0], {"one": float(actions["one"])}, *told[2:]
+        results = super().step(actions)
+        return results[0], {"one": float(actions["one"])}, *results[2:]
 
 
 class Pushy(Troupe):
-    """One agent, whose action is a dict."""
+    """Env of one agent whose action is a dict."""
 
     actions = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float64), button=spaces.Discrete(2))
 
@@ -178,13 +178,13 @@ class Pushy(Troupe):
         return self.actions
 
     def step(self, actions: dict[str, Any]) -> Any:
-        told = super().step(actions)
-        return told[0], {"one": float(actions["one"]["push"][0])}, *told[2:]
+        results = super().step(actions)
+        return results[0], {"one": float(actions["one"]["push"][0])}, *results[2:]
 
 
 # -- what envs share: nothing ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("context", ["fork", "forkserver"])
-def test_one_env_given_many_times_is_many_envs(make: Make, context: str) -> None:
+def test_one_env_instance_given_many_times_becomes_many_envs(make: Make, context: str) -> None:
     env = Troupe()
     envs = make(*[lambda: env] * 4, context=context, workers=1)
     assert_same(envs.reset(seed=3), Model([Troupe] * 4).reset(seed=3))
@@ -193,7 +193,7 @@ def test_one_env_given_many_times_is_many_envs(make: Make, context: str) -> None
     assert env.resets == 0
 
 
-def test_functions_that_cannot_be_copied_have_a_process_each(make: Make) -> None:
+def test_functions_that_cannot_be_copied_have_one_process_each(make: Make) -> None:
     env, lock = Troupe(), threading.Lock()
 
     def locked() -> Troupe:
@@ -205,7 +205,7 @@ def test_functions_that_cannot_be_copied_have_a_process_each(make: Make) -> None
     assert len({process.pid for process in envs.processes}) == 3
 
 
-def test_arguments_and_values_are_each_envs_own(make: Make) -> None:
+def test_arguments_and_values_are_copied_for_each_env(make: Make) -> None:
     envs = make(Forgetful, Forgetful, Forgetful, workers=1)
     assert envs.call("scribble", {}) == (1, 1, 1)
     envs.set_attr("notes", {})
@@ -214,14 +214,14 @@ def test_arguments_and_values_are_each_envs_own(make: Make) -> None:
     assert envs.call("scribble") == (1, 1, 1)
 
 
-def test_how_many_workers(make: Make) -> None:
+def test_workers_argument_sets_the_number_of_processes(make: Make) -> None:
     envs = make(*[Troupe] * 5, workers=5)
     assert len({process.pid for process in envs.processes}) == 5
     assert len({process.pid for process in make(*[Troupe] * 5, workers=2).processes}) == 2
     assert envs.engine.plan.waiting == "park"
 
 
-def test_by_default_the_caller_has_a_core_to_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_worker_count_leaves_one_core_to_the_caller(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     assert len({process.pid for process in make(*[Troupe] * 5).processes}) == 3
 
@@ -231,7 +231,7 @@ def refuse(*_: Any, **__: Any) -> Any:
     raise AssertionError("this is the original's machinery")
 
 
-def test_nothing_of_multiprocessings_is_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multiprocessing_primitives_are_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multiprocessing.context.ForkContext, "Process", refuse)
     for name in ("Pipe", "Queue", "SimpleQueue", "Array", "RawArray", "Value", "Lock"):
         monkeypatch.setattr(multiprocessing.context.BaseContext, name, refuse)
@@ -254,7 +254,7 @@ def test_nothing_of_multiprocessings_is_used(make: Make, monkeypatch: pytest.Mon
 
 
 @beside_the_original
-def test_it_is_what_agilerl_asks_for(make: Make) -> None:
+def test_drop_in_is_an_instance_of_agilerls_classes(make: Make) -> None:
     envs = make(Troupe, copy=False)
     assert isinstance(envs, peer.module.PettingZooVecEnv)
     assert isinstance(envs.observations, peer.module.Observations)
@@ -266,13 +266,13 @@ NOT_THERE = {"error_queue"}
 
 
 @beside_the_original
-def test_every_public_name_of_the_original_is_there_with_its_signature(make: Make) -> None:
+def test_public_names_and_signatures_equal_the_original(make: Make) -> None:
     theirs, ours = peer.module.AsyncPettingZooVecEnv([Troupe]), make(Troupe)
     for name in {*dir(theirs), *vars(theirs)} - NOT_THERE:
         if name.startswith("_"):
             continue
         original, found = getattr(theirs, name), getattr(ours, name)
-        if inspect.ismethod(original) and not name.endswith("_space"):  # those are methods of ours, with no detours
+        if inspect.ismethod(original) and not name.endswith("_space"):  # those are our own methods, called directly
             assert _parameters(found) == _parameters(original), name
         elif not callable(original) and name not in ("observations", "parent_pipes", "processes", "unwrapped"):
             assert found == original, name
@@ -288,13 +288,13 @@ def _parameters(method: Any) -> list[Any]:
 
 
 @pytest.mark.skipif(peer.with_agilerl, reason="agilerl is installed, and brings torch")
-def test_without_agilerl_torch_is_not_loaded() -> None:
+def test_import_without_agilerl_does_not_load_torch() -> None:
     code = "import sys, multiverse.interop.agilerl; print('torch' in sys.modules, 'pettingzoo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_an_agilerl_that_cannot_be_imported_is_told_and_done_without(tmp_path: Path) -> None:
+def test_agilerl_that_cannot_be_imported_is_reported_and_not_needed(tmp_path: Path) -> None:
     (tmp_path / "agilerl").mkdir()
     (tmp_path / "agilerl" / "__init__.py").write_text("import something_it_needs")
     code = "import multiverse.interop.agilerl as ours; print(ours.AsyncState.WAITING_STEP.value)"
@@ -307,6 +307,6 @@ def test_an_agilerl_that_cannot_be_imported_is_told_and_done_without(tmp_path: P
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
-def test_workers_load_neither_torch_nor_agilerl(make: Make, context: str) -> None:
+def test_workers_import_neither_torch_nor_agilerl(make: Make, context: str) -> None:
     envs = make(Loaded, context=context)
     assert envs.call("loaded") == ([],)

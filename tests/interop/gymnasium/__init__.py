@@ -1,1 +1,1 @@
-"""Beside Gymnasium's own."""
+"""Comparisons with Gymnasium's own vector envs."""

@@ -1,4 +1,4 @@
-"""`AsyncVectorEnv`: its states and their errors, its deadlines, and what becomes of envs and workers that fail."""
+"""`AsyncVectorEnv`: its states and their errors, its deadlines, and failures of envs and workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def some_actions(envs: Any) -> Any:
 
 
 def first_reset(*env_fns: Any, seed: int) -> Any:
-    """What Gymnasium's own says of the same envs, newly built."""
+    """The first reset of newly built envs in Gymnasium's own class."""
     envs = gymnasium.vector.SyncVectorEnv(list(env_fns))
     try:
         return envs.reset(seed=seed)
@@ -82,7 +82,7 @@ AT_ONCE: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("pending", START)
-def test_while_a_call_is_pending_any_other_is_refused_in_the_originals_words(make: Make, pending: str) -> None:
+def test_other_requests_while_one_is_pending_are_refused_in_the_originals_words(make: Make, pending: str) -> None:
     envs = make(Walk, Walk)
     reference = gymnasium.vector.AsyncVectorEnv([Walk] * 2)
     for each in (envs, reference):
@@ -110,14 +110,14 @@ def test_while_a_call_is_pending_any_other_is_refused_in_the_originals_words(mak
 
 
 @pytest.mark.parametrize("name", WAIT)
-def test_waiting_for_what_was_not_asked(make: Make, name: str) -> None:
+def test_wait_without_request_is_refused(make: Make, name: str) -> None:
     envs = make(Walk)
     with pytest.raises(NoAsyncCallError, match=f"Calling `{name}_wait` without any prior call to `{name}_async`."):
         WAIT[name](envs)
     envs.reset()
 
 
-def test_a_closed_one_says_so_whatever_is_asked(make: Make) -> None:
+def test_calls_after_close_raise_closed_error(make: Make) -> None:
     envs = make(Walk)
     envs.close()
     assert envs.closed
@@ -127,7 +127,7 @@ def test_a_closed_one_says_so_whatever_is_asked(make: Make) -> None:
     envs.close()
 
 
-def test_the_two_halves_give_what_the_whole_gives(make: Make) -> None:
+def test_asynchronous_halves_give_the_same_as_the_whole_call(make: Make) -> None:
     halves, whole = (
         make(*[partial(Walk, length=n) for n in (1, 2, 3)]),
         make(*[partial(Walk, length=n) for n in (1, 2, 3)]),
@@ -145,7 +145,7 @@ def test_the_two_halves_give_what_the_whole_gives(make: Make) -> None:
     assert_same(halves.observations, whole.observations)
 
 
-def test_without_autoreset_an_env_may_be_stepped_past_its_end_as_with_the_original(make: Make) -> None:
+def test_step_past_the_end_without_autoreset_equals_the_original(make: Make) -> None:
     envs = make(partial(Walk, length=1), Walk, autoreset_mode="Disabled")
     reference = gymnasium.vector.AsyncVectorEnv([partial(Walk, length=1), Walk], autoreset_mode="Disabled")
     assert_same(envs.reset(seed=2), reference.reset(seed=2))
@@ -163,7 +163,7 @@ TIMED_WAIT: dict[str, Callable[[Any], Any]] = {
 
 
 def started_and_stuck(make: Make, gate: Gate, name: str) -> AsyncVectorEnv[Any, Any]:
-    """Its second env is at the gate, in the call of that name."""
+    """A vector env whose second env waits at the gate, in the call of that name."""
     phase, at = {"reset": ("reset", 2), "step": ("step", 1), "call": ("method", 1)}[name]
     envs = make(Gated, partial(Gated, gate=str(gate), phase=phase, at=at))
     envs.reset(seed=1)
@@ -176,9 +176,7 @@ def started_and_stuck(make: Make, gate: Gate, name: str) -> AsyncVectorEnv[Any, 
 
 
 @pytest.mark.parametrize("name", TIMED_WAIT)
-def test_what_comes_after_its_deadline_goes_to_nobody_and_the_next_reset_works(
-    make: Make, gate: Gate, name: str
-) -> None:
+def test_answer_after_its_deadline_is_discarded_and_the_next_reset_works(make: Make, gate: Gate, name: str) -> None:
     envs = started_and_stuck(make, gate, name)
     with pytest.raises(
         multiprocessing.TimeoutError,
@@ -188,11 +186,11 @@ def test_what_comes_after_its_deadline_goes_to_nobody_and_the_next_reset_works(
     assert envs._state is AsyncState.DEFAULT
     with pytest.raises(NoAsyncCallError):
         WAIT[name](envs)
-    told = f"`{name}_wait` has timed out, and its result is lost: call `reset` or `close`"
+    message = f"`{name}_wait` has timed out, and its result is lost: call `reset` or `close`"
     for ask in (START["step"], START["call"], ASK["set_attr"], AT_ONCE["step"][1], AT_ONCE["get_attr"][1]):
-        with pytest.raises(AlreadyPendingCallError, match=told):
+        with pytest.raises(AlreadyPendingCallError, match=message):
             ask(envs)
-    with pytest.raises(AlreadyPendingCallError, match=told):
+    with pytest.raises(AlreadyPendingCallError, match=message):
         envs.reset(options={"reset_mask": np.array([False, True])})
     gate.open()
     observations, infos = envs.reset(seed=11)
@@ -203,7 +201,7 @@ def test_what_comes_after_its_deadline_goes_to_nobody_and_the_next_reset_works(
 
 
 @pytest.mark.parametrize("name", TIMED_WAIT)
-def test_a_reset_after_a_deadline_has_a_deadline_of_its_own(make: Make, gate: Gate, name: str) -> None:
+def test_reset_after_a_missed_deadline_has_its_own_deadline(make: Make, gate: Gate, name: str) -> None:
     envs = started_and_stuck(make, gate, name)
     with pytest.raises(multiprocessing.TimeoutError):
         TIMED_WAIT[name](envs)
@@ -218,7 +216,7 @@ def test_a_reset_after_a_deadline_has_a_deadline_of_its_own(make: Make, gate: Ga
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_after_a_reset_a_deadline_that_passed_is_forgotten(make: Make, gate: Gate) -> None:
+def test_reset_clears_a_missed_deadline(make: Make, gate: Gate) -> None:
     envs = make(partial(Gated, gate=str(gate)), failing("step", at=3))
     envs.reset()
     envs.step_async(some_actions(envs))
@@ -235,7 +233,7 @@ def test_after_a_reset_a_deadline_that_passed_is_forgotten(make: Make, gate: Gat
 
 
 @pytest.mark.parametrize("name", TIMED_WAIT)
-def test_a_hung_env_can_be_closed_at_once(make: Make, gate: Gate, name: str) -> None:
+def test_hanging_env_can_be_closed_at_once(make: Make, gate: Gate, name: str) -> None:
     envs = started_and_stuck(make, gate, name)
     pids = envs.engine.worker_pids
     with pytest.raises(multiprocessing.TimeoutError):
@@ -246,7 +244,7 @@ def test_a_hung_env_can_be_closed_at_once(make: Make, gate: Gate, name: str) -> 
 
 
 @pytest.mark.parametrize("halves", [False, True], ids=["step", "step_wait"])
-def test_after_ctrl_c_in_a_step_its_results_can_still_be_waited_for(make: Make, gate: Gate, halves: bool) -> None:
+def test_interrupted_step_can_still_be_waited_for(make: Make, gate: Gate, halves: bool) -> None:
     envs, reference = make(Walk, partial(Gated, gate=str(gate))), make(Walk, Walk)
     assert_same(envs.reset(seed=1), reference.reset(seed=1))
     if halves:
@@ -261,7 +259,7 @@ def test_after_ctrl_c_in_a_step_its_results_can_still_be_waited_for(make: Make, 
 
 
 @pytest.mark.parametrize("phase", ["reset", "method"])
-def test_after_ctrl_c_in_anything_else_a_reset_helps(make: Make, gate: Gate, phase: str) -> None:
+def test_reset_works_after_any_other_interrupted_call(make: Make, gate: Gate, phase: str) -> None:
     envs = make(Gated, partial(Gated, gate=str(gate), phase=phase))
     interrupted_at(gate, envs.reset if phase == "reset" else lambda: envs.call("method"))
     assert envs._state is AsyncState.DEFAULT
@@ -286,17 +284,17 @@ FAIL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("phase", FAIL)
-def test_every_env_that_raises_is_reported_and_the_last_exception_comes_back(make: Make, phase: str) -> None:
+def test_every_env_that_raises_is_reported_and_the_last_exception_is_raised(make: Make, phase: str) -> None:
     at = 2 if phase == "reset" else 1
     envs = make(Fault, failing(phase, at), Fault, failing(phase, at), failing(phase, at))
     envs.reset(seed=1)
     with (
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as warned,
         pytest.raises(ZeroDivisionError, match=r"^asked to fail$") as error,
     ):
         warnings.simplefilter("always")
         FAIL[phase](envs)
-    texts = [str(warning.message) for warning in told]
+    texts = [str(warning.message) for warning in warned]
     assert [text for text in texts if "Received" in text] == [
         f"\x1b[31mERROR: Received the following error from Worker-{i} - Shutting it down\x1b[0m" for i in (1, 3, 4)
     ]
@@ -314,7 +312,7 @@ def test_every_env_that_raises_is_reported_and_the_last_exception_comes_back(mak
     envs.step(some_actions(envs))
 
 
-def test_an_env_that_raised_can_be_reset_alone(make: Make) -> None:
+def test_env_that_raised_can_be_reset_alone(make: Make) -> None:
     envs, reference = make(Walk, failing("step", 2)), make(Walk, Walk)
     assert_same(envs.reset(seed=1), reference.reset(seed=1))
     assert_same(envs.step(some_actions(envs)), reference.step(some_actions(envs)))
@@ -327,7 +325,7 @@ def test_an_env_that_raised_can_be_reset_alone(make: Make) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_exceptions_type_comes_back_if_it_is_a_builtin_or_gymnasiums(make: Make) -> None:
+def test_exception_type_is_kept_for_builtins_and_gymnasiums(make: Make) -> None:
     with pytest.raises(ResetNeeded, match=r"Cannot call env\.step"):
         AT_ONCE["step"][1](make(lambda: gymnasium.make("CartPole-v1")))
     with pytest.raises(AssertionError, match="99"):
@@ -347,7 +345,7 @@ def test_an_exceptions_type_comes_back_if_it_is_a_builtin_or_gymnasiums(make: Ma
 
 
 def started_since(before: list[psutil.Process]) -> list[int]:
-    """Processes of this program that are new, but for the server that guards them."""
+    """Processes of this program that are new, except the server that guards them."""
     now = set(psutil.Process().children(recursive=True)) - set(before)
     return [process.pid for process in now if has_not_ended(process) and not is_server(process)]
 
@@ -360,7 +358,7 @@ def is_server(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_an_exception_in_a_constructor_comes_back_and_leaves_nothing(position: int) -> None:
+def test_exception_in_a_constructor_is_raised_and_leaves_nothing(position: int) -> None:
     before = psutil.Process().children(recursive=True)
     env_fns = [Fault, Fault]
     env_fns[position] = failing("constructor")
@@ -372,14 +370,14 @@ def test_an_exception_in_a_constructor_comes_back_and_leaves_nothing(position: i
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_an_observation_that_does_not_fit_is_a_value_error(make: Make) -> None:
+def test_observation_of_wrong_shape_is_a_value_error(make: Make) -> None:
     envs = make(failing("step", what="wide_observation"))
     envs.reset()
     with pytest.raises(ValueError, match="shape"):
         envs.step(some_actions(envs))
 
 
-def test_values_are_not_looked_at(make: Make) -> None:
+def test_values_are_not_checked(make: Make) -> None:
     envs = make(*[failing("step", what=what) for what in ("nan_observation", "inf_reward", "nan_reward")])
     envs.reset()
     observations, rewards, *_ = envs.step(some_actions(envs))
@@ -389,7 +387,7 @@ def test_values_are_not_looked_at(make: Make) -> None:
 
 # -- workers that die ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("phase", FAIL)
-def test_a_worker_that_dies_is_an_error_at_once_and_close_works(make: Make, phase: str) -> None:
+def test_dead_worker_is_an_error_at_once_and_close_works(make: Make, phase: str) -> None:
     envs = make(Fault, failing(phase, 2 if phase == "reset" else 1, "kill"))
     envs.reset(seed=1)
     with pytest.raises(mv.errors.WorkerDied, match="SIGKILL"):
@@ -402,7 +400,7 @@ def test_a_worker_that_dies_is_an_error_at_once_and_close_works(make: Make, phas
 
 
 @pytest.mark.parametrize("name", START)
-def test_a_death_between_the_two_halves(make: Make, gate: Gate, name: str) -> None:
+def test_death_between_request_and_wait_is_raised_by_wait(make: Make, gate: Gate, name: str) -> None:
     envs = started_and_stuck(make, gate, name)
     os.kill(envs.engine.worker_pids[-1], signal.SIGKILL)
     with pytest.raises(mv.errors.WorkerDied):
@@ -413,7 +411,7 @@ def test_a_death_between_the_two_halves(make: Make, gate: Gate, name: str) -> No
 # -- the end ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("options", [{}, {"timeout": 30}, {"terminate": True}], ids=str)
 @pytest.mark.parametrize("pending", [None, *START])
-def test_every_way_to_close_ends_the_workers_and_tells_of_what_was_pending(
+def test_every_way_to_close_ends_the_workers_and_warns_of_pending_requests(
     make: Make, pending: str | None, options: dict[str, Any]
 ) -> None:
     envs = make(Walk, Walk)
@@ -435,7 +433,7 @@ def test_every_way_to_close_ends_the_workers_and_tells_of_what_was_pending(
     envs.close(**options)
 
 
-def test_close_waits_for_what_is_under_way_and_for_the_envs_own_close(make: Make, tmp_path: Path) -> None:
+def test_close_waits_for_the_pending_step_and_the_close_of_the_envs(make: Make, tmp_path: Path) -> None:
     envs = make(partial(LeavesWord, str(tmp_path / "steps")))
     envs.reset()
     (pid,) = envs.engine.worker_pids
@@ -450,7 +448,7 @@ def test_close_waits_for_what_is_under_way_and_for_the_envs_own_close(make: Make
 
 
 def wake(pid: int) -> None:
-    """A stopped worker, when the caller has gone to sleep for its answer or is waiting for something else for long."""
+    """Continue a stopped worker once the caller sleeps for its answer, or after many checks."""
     for _ in range(200_000):
         if sleeps(threading.main_thread().ident or 0):
             break
@@ -459,7 +457,7 @@ def wake(pid: int) -> None:
 
 
 class LeavesWord(Walk):
-    """Writes down how many steps it has taken when it is closed."""
+    """Env that writes down its number of steps when it is closed."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -469,16 +467,16 @@ class LeavesWord(Walk):
         self._path.write_text(str(self.steps))
 
 
-def test_an_env_that_raises_on_its_way_out_is_reported_and_no_error(make: Make) -> None:
+def test_env_that_raises_on_close_is_reported_without_an_error(make: Make) -> None:
     envs = make(Walk, failing("close"))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         envs.close()
     assert envs.closed
-    assert ["error from Worker-1" in str(warning.message) for warning in told] == [True, False]
+    assert ["error from Worker-1" in str(warning.message) for warning in warned] == [True, False]
 
 
-def test_one_that_nobody_closed_ends_its_workers_when_it_is_forgotten() -> None:
+def test_deleted_vector_env_ends_its_workers() -> None:
     envs = AsyncVectorEnv([Walk, Walk])
     pids = envs.engine.worker_pids
     del envs
@@ -487,7 +485,7 @@ def test_one_that_nobody_closed_ends_its_workers_when_it_is_forgotten() -> None:
 
 
 # -- arguments -------------------------------------------------------------------------------------------------
-def test_spaces_that_the_original_cannot_share_need_shared_memory_to_be_off(make: Make) -> None:
+def test_spaces_that_cannot_be_shared_need_shared_memory_off(make: Make) -> None:
     custom = partial(AnySpace, Directions(), Directions())
     before = psutil.Process().children(recursive=True)
     with pytest.raises(ValueError, match="you can disable this feature with `shared_memory=False`") as error:
@@ -510,19 +508,23 @@ def test_max_concurrency_is_the_number_of_workers(make: Make) -> None:
         assert envs.engine.plan.workers == workers
         envs.reset()
         assert len(set(envs.call("process_id"))) == workers
-    for limit, told in ((2.5, "integer or None, got"), ("2", "integer or None, got"), (0, "positive or None, got 0")):
-        with pytest.raises(ValueError, match=f"`max_concurrency` must be an? {told}|must be a {told}"):
+    for limit, reported in (
+        (2.5, "integer or None, got"),
+        ("2", "integer or None, got"),
+        (0, "positive or None, got 0"),
+    ):
+        with pytest.raises(ValueError, match=f"`max_concurrency` must be an? {reported}|must be a {reported}"):
             make(Walk, max_concurrency=limit)
 
 
-def test_by_default_the_caller_has_a_core_to_itself(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_worker_count_leaves_one_core_to_the_caller(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     envs = make(*[Walk] * 5)
     assert len(set(envs.call("process_id"))) == envs.engine.plan.workers == 3
     assert "one of the 4 cores is the caller's" in str(envs.engine.plan)
 
 
-def test_a_worker_function_is_refused_after_the_originals_own_check(make: Make) -> None:
+def test_custom_worker_function_is_refused(make: Make) -> None:
     with pytest.raises(ValueError, match=r"A custom `worker` must accept 8 arguments\. Got the signature "):
         make(Walk, worker=lambda index, env_fn: None)
     with pytest.raises(ValueError, match="`worker` cannot be honoured"):
@@ -530,7 +532,7 @@ def test_a_worker_function_is_refused_after_the_originals_own_check(make: Make) 
 
 
 @pytest.mark.parametrize("context", [None, "fork", "forkserver", "spawn"])
-def test_the_context_is_the_start_method(make: Make, context: str | None) -> None:
+def test_context_is_the_start_method(make: Make, context: str | None) -> None:
     envs = make(Walk, Walk, context=context)
     expected = multiprocessing.get_context(context).get_start_method()
     assert envs.engine.plan.start_method == expected
@@ -544,7 +546,7 @@ def gymnasium_step(*env_fns: Any, seed: int, actions: Any) -> Any:
     return envs.step(actions)
 
 
-def test_a_context_that_does_not_exist(make: Make) -> None:
+def test_unknown_context_is_refused(make: Make) -> None:
     with pytest.raises(ValueError) as expected:
         multiprocessing.get_context("no such")
     with pytest.raises(ValueError) as found:
@@ -552,8 +554,8 @@ def test_a_context_that_does_not_exist(make: Make) -> None:
     assert str(found.value) == str(expected.value)
 
 
-def test_envs_and_ids_that_only_this_program_knows(make: Make) -> None:
-    """Under `fork`, which is what `multiprocessing` uses on Linux unless told otherwise."""
+def test_local_envs_and_ids_of_this_program_work(make: Make) -> None:
+    """With `fork`, the default of `multiprocessing` on Linux."""
 
     class Local(Walk):
         pass
@@ -568,7 +570,7 @@ def test_envs_and_ids_that_only_this_program_knows(make: Make) -> None:
 
 
 # -- ours underneath -------------------------------------------------------------------------------------------
-def test_nothing_of_the_originals_workers_or_pipes_is_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_pipes_of_the_original_are_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the original's own machinery was used")
 
@@ -587,7 +589,7 @@ def test_nothing_of_the_originals_workers_or_pipes_is_used(make: Make, monkeypat
     envs.close()
 
 
-def test_it_is_a_vector_env_for_whoever_looks(make: Make) -> None:
+def test_drop_in_is_an_instance_of_gymnasiums_vector_env(make: Make) -> None:
     envs = make(Walk)
     assert isinstance(envs, gymnasium.vector.VectorEnv)
     assert issubclass(AsyncVectorEnv[Any, Any].__origin__, gymnasium.vector.VectorEnv)  # type: ignore[attr-defined]

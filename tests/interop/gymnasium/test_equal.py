@@ -1,4 +1,4 @@
-"""Our `AsyncVectorEnv` and `SyncVectorEnv` beside Gymnasium's: the same seeds and actions, exactly the same results."""
+"""Our `AsyncVectorEnv` and `SyncVectorEnv` against Gymnasium's: equal seeds and actions give exactly equal results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pair = Callable[..., tuple[Any, Any]]
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    """Ours and theirs, over the same functions and with the same arguments."""
+    """Ours and theirs, with the same functions and arguments."""
     opened: list[Any] = []
 
     def make(kind: Any, env_fns: list[Any], reference: Any = None, **options: Any) -> tuple[Any, Any]:
@@ -47,7 +47,9 @@ def with_space(name: str) -> Any:
 
 @EVERY_MODE
 @BOTH
-def test_episodes_of_different_lengths_in_every_mode(pair: Pair, kind: Any, mode: AutoresetMode) -> None:
+def test_episodes_of_different_lengths_equal_the_original_in_every_mode(
+    pair: Pair, kind: Any, mode: AutoresetMode
+) -> None:
     envs, reference = pair(kind, [partial(Walk, length=n) for n in range(1, 6)], autoreset_mode=mode)
     assert_same_run(envs, reference, steps=20)
     assert envs.metadata == reference.metadata
@@ -55,20 +57,20 @@ def test_episodes_of_different_lengths_in_every_mode(pair: Pair, kind: Any, mode
 
 @EVERY_MODE
 @BOTH
-def test_infos_of_every_kind_are_merged_in_the_same_way(pair: Pair, kind: Any, mode: AutoresetMode) -> None:
+def test_infos_of_every_kind_are_merged_equally(pair: Pair, kind: Any, mode: AutoresetMode) -> None:
     envs, reference = pair(kind, [partial(RichInfos, index=i) for i in range(4)], autoreset_mode=mode)
     assert_same_run(envs, reference, steps=14)
 
 
 @BOTH
-def test_numeric_infos(pair: Pair, kind: Any) -> None:
+def test_numeric_infos_equal_the_original(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [partial(NumericInfos, index=i) for i in range(3)], autoreset_mode="SameStep")
     assert_same_run(envs, reference, steps=14)
 
 
 @BOTH
 @pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1"])
-def test_the_last_observation_of_a_toy_env_is_the_int_it_returned(pair: Pair, kind: Any, env_id: str) -> None:
+def test_final_observation_of_a_discrete_env_is_the_returned_int(pair: Pair, kind: Any, env_id: str) -> None:
     env_fns = [partial(gymnasium.make, env_id, max_episode_steps=4 + i) for i in range(2)]
     envs, theirs = pair(kind, env_fns, autoreset_mode="SameStep")
     assert_same_run(envs, theirs, steps=8)
@@ -76,7 +78,7 @@ def test_the_last_observation_of_a_toy_env_is_the_int_it_returned(pair: Pair, ki
 
 @pytest.mark.parametrize("name", SPACES)
 @BOTH
-def test_every_space_as_observation_and_action(pair: Pair, kind: Any, name: str) -> None:
+def test_every_space_as_observation_and_action_equals_the_original(pair: Pair, kind: Any, name: str) -> None:
     options = {"shared_memory": False} if kind is AsyncVectorEnv else {}
     env_fns = [partial(with_space, name)] * 3
     reference = partial(gymnasium.vector.SyncVectorEnv, env_fns)
@@ -88,7 +90,7 @@ def test_every_space_as_observation_and_action(pair: Pair, kind: Any, name: str)
 
 
 @pytest.mark.parametrize("name", ["nested", "dict", "box_float16"])
-def test_shared_memory_makes_no_difference(pair: Pair, name: str) -> None:
+def test_shared_memory_option_makes_no_difference(pair: Pair, name: str) -> None:
     envs, reference = pair(AsyncVectorEnv, [partial(with_space, name)] * 2, shared_memory=True)
     assert_same_run(envs, reference, steps=8)
 
@@ -111,7 +113,7 @@ ODD_BATCHES = {
 
 @pytest.mark.parametrize("name", ODD_BATCHES)
 @BOTH
-def test_actions_arrive_as_they_were_given_whatever_they_are(pair: Pair, kind: Any, name: str) -> None:
+def test_actions_are_passed_unchanged(pair: Pair, kind: Any, name: str) -> None:
     space, batch = ODD_BATCHES[name]
     envs, reference = pair(kind, [partial(AnySpace, BOX, space, length=n) for n in (1, 2, 5)])
     reference.action_space.seed(0)
@@ -122,7 +124,7 @@ def test_actions_arrive_as_they_were_given_whatever_they_are(pair: Pair, kind: A
 
 
 @BOTH
-def test_actions_that_were_given_for_a_step_that_never_began_are_never_used(pair: Pair, kind: Any) -> None:
+def test_actions_of_a_step_that_never_started_are_not_used(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [partial(AnySpace, BOX, spaces.Discrete(5), length=9)] * 2)
     assert_same(envs.reset(seed=1), reference.reset(seed=1))
     envs.engine._actions.write_all([3, 4])  # as if Ctrl-C had come before the step was asked for
@@ -132,7 +134,7 @@ def test_actions_that_were_given_for_a_step_that_never_began_are_never_used(pair
 
 
 @BOTH
-def test_the_wrong_number_of_actions_is_an_error_of_the_same_type_and_does_no_harm(pair: Pair, kind: Any) -> None:
+def test_wrong_number_of_actions_is_an_error_and_changes_nothing(pair: Pair, kind: Any) -> None:
     envs, _ = pair(kind, [Walk] * 3, gymnasium.vector.SyncVectorEnv)
     expected = gymnasium.vector.SyncVectorEnv([Walk] * 3)
     assert_same(envs.reset(seed=5), expected.reset(seed=5))
@@ -159,7 +161,7 @@ def test_seeds_count_upwards_or_are_given_for_each_env(pair: Pair, kind: Any) ->
 
 
 @BOTH
-def test_a_reset_mask_resets_some_and_shows_all(pair: Pair, kind: Any) -> None:
+def test_reset_mask_resets_some_envs_and_returns_all(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [Walk] * 3, autoreset_mode="Disabled")
     options = {"reset_mask": np.array([True, False, True]), "further": 1}
     for each in (envs, reference):
@@ -176,7 +178,7 @@ def test_a_reset_mask_resets_some_and_shows_all(pair: Pair, kind: Any) -> None:
     "mask", [[True, True, True], np.array([True]), np.array([1, 1, 0]), np.zeros(3, bool)], ids=str
 )
 @BOTH
-def test_a_bad_reset_mask_is_refused_in_the_same_words(pair: Pair, kind: Any, mask: Any) -> None:
+def test_bad_reset_mask_is_refused_in_the_same_words(pair: Pair, kind: Any, mask: Any) -> None:
     envs, reference = pair(kind, [Walk] * 3)
     with pytest.raises((TypeError, ValueError)) as expected:
         reference.reset(options={"reset_mask": mask})
@@ -186,7 +188,7 @@ def test_a_bad_reset_mask_is_refused_in_the_same_words(pair: Pair, kind: Any, ma
 
 
 @BOTH
-def test_calls_attributes_and_frames(pair: Pair, kind: Any) -> None:
+def test_calls_attributes_and_frames_equal_the_original(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [partial(Walk, render_mode="rgb_array")] * 3)
     for each in (envs, reference):
         each.reset(seed=1)
@@ -206,7 +208,7 @@ def test_calls_attributes_and_frames(pair: Pair, kind: Any) -> None:
 
 
 @BOTH
-def test_a_step_method_put_in_place_of_the_envs_own(pair: Pair, kind: Any) -> None:
+def test_replaced_step_method_is_used(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [Walk] * 2)
     for each in (envs, reference):
         each.reset(seed=1)
@@ -218,19 +220,19 @@ def test_a_step_method_put_in_place_of_the_envs_own(pair: Pair, kind: Any) -> No
 
 
 class Eager:
-    """A step method that tells the action it was given."""
+    """A step method that reports the action that it received."""
 
     def __call__(self, action: Any) -> Any:
         return np.zeros(2), action, False, False, {}
 
 
 @BOTH
-def test_what_it_says_of_itself(pair: Pair, kind: Any) -> None:
+def test_attributes_and_repr_equal_the_original(pair: Pair, kind: Any) -> None:
     envs, reference = pair(kind, [lambda: gymnasium.make("CartPole-v1")] * 2, autoreset_mode="SameStep")
-    told = ["num_envs", "spec", "closed", "copy", "observation_mode", "autoreset_mode", "render_mode", "metadata"]
+    results = ["num_envs", "spec", "closed", "copy", "observation_mode", "autoreset_mode", "render_mode", "metadata"]
     if kind is AsyncVectorEnv:
-        told += ["shared_memory", "context", "daemon", "worker", "max_concurrency", "_state"]
-    for name in [*told, "single_observation_space", "single_action_space", "observation_space", "action_space"]:
+        results += ["shared_memory", "context", "daemon", "worker", "max_concurrency", "_state"]
+    for name in [*results, "single_observation_space", "single_action_space", "observation_space", "action_space"]:
         assert getattr(envs, name) == getattr(reference, name), name
     assert repr(envs) == repr(reference)
     assert envs.unwrapped is envs
@@ -239,7 +241,7 @@ def test_what_it_says_of_itself(pair: Pair, kind: Any) -> None:
 
 
 @BOTH
-def test_what_is_returned_is_the_callers_own_unless_views_are_asked_for(pair: Pair, kind: Any) -> None:
+def test_returned_arrays_are_copies_unless_copy_is_off(pair: Pair, kind: Any) -> None:
     envs, views = pair(kind, [Walk] * 2, partial(kind, copy=False))
     kept, _ = envs.reset(seed=0)
     before = kept.copy()
@@ -252,7 +254,7 @@ def test_what_is_returned_is_the_callers_own_unless_views_are_asked_for(pair: Pa
 
 
 @BOTH
-def test_gymnasiums_vector_wrappers_on_top(pair: Pair, kind: Any) -> None:
+def test_gymnasiums_vector_wrappers_give_equal_results(pair: Pair, kind: Any) -> None:
     def wrapped(envs: Any) -> Any:
         return DictInfoToList(FlattenObservation(ClipReward(RecordEpisodeStatistics(envs), max_reward=1.5)))
 
@@ -283,7 +285,7 @@ CUSTOM = (spaces.Box(0, np.repeat(np.arange(1, 4), 5).reshape(3, 5), (3, 5)), sp
 
 @pytest.mark.parametrize("mode", ["different", CUSTOM], ids=["different", "custom"])
 @BOTH
-def test_envs_whose_spaces_differ_in_their_bounds_share_a_batch(pair: Pair, kind: Any, mode: Any) -> None:
+def test_envs_with_different_bounds_share_a_batch(pair: Pair, kind: Any, mode: Any) -> None:
     envs, reference = pair(kind, over(*boxes(1, 2, 3)), observation_mode=mode)
     assert envs.observation_space == reference.observation_space
     assert envs.single_observation_space == reference.single_observation_space
@@ -292,7 +294,7 @@ def test_envs_whose_spaces_differ_in_their_bounds_share_a_batch(pair: Pair, kind
 
 @pytest.mark.parametrize("mode", ["same", "different", CUSTOM], ids=["same", "different", "custom"])
 @BOTH
-def test_envs_whose_spaces_do_not_fit_are_refused_and_closed(kind: Any, mode: Any, tmp_path: Any) -> None:
+def test_envs_with_incompatible_spaces_are_refused_and_closed(kind: Any, mode: Any, tmp_path: Any) -> None:
     misfit = over(spaces.Box(0, 1, (5,)), spaces.Box(0, 1, (4,)), spaces.Discrete(3))
     expected = "are not equivalent. .*If this is" if mode == "same" else "do not share a common shape and dtype"
     with pytest.raises(RuntimeError, match=expected):
@@ -310,7 +312,7 @@ def test_action_spaces_must_be_equal(kind: Any) -> None:
 
 
 @BOTH
-def test_a_bad_observation_mode_is_refused_in_the_same_words(kind: Any) -> None:
+def test_bad_observation_mode_is_refused_in_the_same_words(kind: Any) -> None:
     for mode, error in (("invalid", ValueError), ((BOX, "no space"), TypeError), ((BOX, BOX, BOX), ValueError)):
         with pytest.raises(error) as expected:
             THEIRS[kind]([Walk], observation_mode=mode)

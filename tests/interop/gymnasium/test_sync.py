@@ -1,4 +1,4 @@
-"""`SyncVectorEnv`: the envs are the caller's own, in `envs`; what they raise comes back, and the rest goes on."""
+"""`SyncVectorEnv`: the envs are in `envs`, their exceptions are raised, and the other envs continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def some_actions(envs: Any) -> Any:
     return np.zeros(envs.num_envs, np.int64)
 
 
-def test_the_envs_are_here_and_they_are_the_ones_that_step(make: Make) -> None:
+def test_envs_attribute_has_the_stepped_envs(make: Make) -> None:
     built = [Walk(), Walk()]
     envs = make(*[partial(lambda env: env, env) for env in built])
     assert [one is other for one, other in zip(envs.envs, built, strict=True)] == [True, True]
@@ -51,7 +51,7 @@ def test_the_envs_are_here_and_they_are_the_ones_that_step(make: Make) -> None:
     assert envs.engine.plan.executor == "serial"
 
 
-def test_env_functions_may_come_from_any_iterable() -> None:
+def test_env_functions_can_be_any_iterable() -> None:
     envs = SyncVectorEnv(partial(Walk, length=n) for n in (1, 2))
     assert (envs.num_envs, envs.get_attr("length")) == (2, (1, 2))
     envs.close()
@@ -66,7 +66,7 @@ FAIL: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("phase", FAIL)
-def test_what_an_env_raises_comes_back_and_every_failure_is_in_its_cause(make: Make, phase: str) -> None:
+def test_exception_is_raised_with_every_failure_in_its_cause(make: Make, phase: str) -> None:
     at = 2 if phase == "reset" else 1
     envs = make(Fault, failing(phase, at), failing(phase, at))
     envs.reset(seed=1)
@@ -79,7 +79,7 @@ def test_what_an_env_raises_comes_back_and_every_failure_is_in_its_cause(make: M
     envs.step(some_actions(envs))
 
 
-def test_after_a_refused_action_the_envs_step_on(make: Make) -> None:
+def test_envs_can_be_stepped_after_a_refused_action(make: Make) -> None:
     envs = make(*[lambda: gymnasium.make("CartPole-v1")] * 2)
     with pytest.raises(ResetNeeded):
         envs.step(np.array([0, 1]))
@@ -89,21 +89,21 @@ def test_after_a_refused_action_the_envs_step_on(make: Make) -> None:
     assert envs.step(np.array([0, 1]))[1].tolist() == [1.0, 1.0]
 
 
-def test_a_type_that_only_the_env_knows_is_an_env_failed(make: Make) -> None:
+def test_exception_type_unknown_to_the_caller_is_env_failed(make: Make) -> None:
     envs = make(failing("step", what="raise_two_arguments"))
     envs.reset()
     with pytest.raises(mv.errors.EnvFailed, match="NeedsTwoArguments: code 7"):
         envs.step(some_actions(envs))
 
 
-def test_an_exception_in_a_constructor_comes_back_and_the_envs_built_so_far_are_closed() -> None:
+def test_exception_in_a_constructor_is_raised_and_built_envs_are_closed() -> None:
     first = Fault("nothing", phase="close")
     with pytest.raises(ZeroDivisionError, match="asked to fail"):
         SyncVectorEnv([lambda: first, failing("constructor")])
     assert first._calls["close"] == 1
 
 
-def test_without_autoreset_an_episode_that_is_over_must_be_reset(make: Make) -> None:
+def test_ended_episode_must_be_reset_without_autoreset(make: Make) -> None:
     envs = make(partial(Walk, length=1), Walk, autoreset_mode="Disabled")
     envs.reset(seed=0)
     ended = envs.step(some_actions(envs))[2]
@@ -114,7 +114,7 @@ def test_without_autoreset_an_episode_that_is_over_must_be_reset(make: Make) -> 
     envs.step(some_actions(envs))
 
 
-def test_closing_closes_every_env_and_raises_what_one_of_them_raised(make: Make) -> None:
+def test_close_closes_every_env_and_raises_their_exception(make: Make) -> None:
     envs = make(failing("close"), partial(Fault, "nothing", phase="close"))
     with pytest.raises(ZeroDivisionError):
         envs.close()
@@ -126,7 +126,7 @@ def test_closing_closes_every_env_and_raises_what_one_of_them_raised(make: Make)
             ask()
 
 
-def test_spaces_of_the_users_own(make: Make) -> None:
+def test_custom_spaces_equal_the_original(make: Make) -> None:
     envs = make(*[partial(AnySpace, Directions(), Directions())] * 2)
     reference = gymnasium.vector.SyncVectorEnv([partial(AnySpace, Directions(), Directions())] * 2)
     assert_same(envs.reset(seed=3), reference.reset(seed=3))
@@ -135,7 +135,7 @@ def test_spaces_of_the_users_own(make: Make) -> None:
     assert isinstance(envs.observation_space, gymnasium.spaces.Tuple)
 
 
-def test_the_messages_name_the_spaces(make: Make) -> None:
+def test_error_messages_name_the_spaces(make: Make) -> None:
     box = gymnasium.spaces.Box(0, 1, (2,))
     wide = gymnasium.spaces.Box(0, 1, (3,))
     discrete = gymnasium.spaces.Discrete(2)
@@ -152,7 +152,7 @@ def test_the_messages_name_the_spaces(make: Make) -> None:
         assert str(found.value) == str(expected.value)
 
 
-def test_our_engine_is_underneath(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectorisation_of_the_original_is_not_used(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("the original's own machinery was used")
 

@@ -1,1 +1,1 @@
-"""Beside Stable-Baselines3's own."""
+"""Comparisons with Stable-Baselines3's own vector envs."""

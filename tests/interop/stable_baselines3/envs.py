@@ -12,30 +12,30 @@ from tests.space_catalogue import catalogue
 
 
 def any_space(observed: str, acted: str = "discrete") -> gym.Env[Any, Any]:
-    """An env over two spaces of the catalogue."""
+    """An env with two spaces of the catalogue."""
     return AnySpace(catalogue()[observed], catalogue()[acted])
 
 
 class OldFashioned(Walk):
-    """Its reset knows no `options`."""
+    """Env whose reset has no argument `options`."""
 
     def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
         return super().reset(seed=seed)
 
 
 class TellsModules(Walk):
-    """Tells which of the peer's packages its process has loaded."""
+    """Env that reports which packages of Stable-Baselines3 its process has loaded."""
 
     def loaded(self) -> list[str]:
         return [name for name in ("stable_baselines3", "torch") if name in sys.modules]
 
 
 class OwnError(Exception):
-    """A type that only the env's own package knows."""
+    """An exception type of the env's own package."""
 
 
 class RaisesItsOwn(Walk):
-    """Raises an error of its own package in its third step."""
+    """Env that raises an error of its package in its third step."""
 
     def step(self, action: Any) -> Any:
         if self.steps == 2:

@@ -1,4 +1,4 @@
-"""The originals of Stable-Baselines3 and our drop-ins, side by side over the same envs."""
+"""Pairs of Stable-Baselines3's originals and our drop-ins over the same envs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def both(kind: str, env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[Any,
 
 
 def random_actions(space: Any, num_envs: int, steps: int) -> Iterator[Any]:
-    """Batches as learners send them."""
+    """Batches of actions as learners send them."""
     space.seed(1)
     for _ in range(steps):
         yield np.array([space.sample() for _ in range(num_envs)])
 
 
 def assert_same_steps(theirs: Any, ours: Any, steps: int, seed: int = 7) -> int:
-    """Both give the same for the same seeds and actions; returns how many episodes ended."""
+    """Compare both with the same seeds and actions; return the number of ended episodes."""
     theirs.seed(seed)
     ours.seed(seed)
     assert_same(ours.reset(), theirs.reset(), "reset")

@@ -1,4 +1,4 @@
-"""Where the originals hang, go stale or lose the cause, the drop-ins for Stable-Baselines3 say what happened."""
+"""Failures of the drop-ins for Stable-Baselines3 are reported where the originals hang or lose the cause."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ZEROS = np.zeros(3, np.int64)
 
 
 def faulty(**fault: Any) -> list[Any]:
-    """Three envs, the last of which goes wrong."""
+    """Three envs, the last of which fails."""
     return [Walk, Walk, functools.partial(Fault, **fault)]
 
 
@@ -39,7 +39,7 @@ def gate(tmp_path: Path) -> Gate:
 # -- exceptions ------------------------------------------------------------------------------------------------
 @every_kind
 @pytest.mark.parametrize("phase", ["step", "reset", "method"])
-def test_an_exception_comes_back_as_what_it_is(kind: str, phase: str) -> None:
+def test_exception_is_raised_with_its_type(kind: str, phase: str) -> None:
     venv = OURS[kind](faulty(what="raise", phase=phase, at=2))
     ask = {
         "reset": venv.reset,
@@ -58,12 +58,12 @@ def test_an_exception_comes_back_as_what_it_is(kind: str, phase: str) -> None:
 
 
 @every_kind
-def test_an_exception_in_a_constructor_comes_back_and_leaves_nothing(kind: str) -> None:
+def test_exception_in_a_constructor_is_raised_and_leaves_nothing(kind: str) -> None:
     with pytest.raises(ZeroDivisionError, match="asked to fail"):
         OURS[kind](faulty(what="raise", phase="constructor"))
 
 
-def test_a_type_that_only_the_env_knows_is_ours_from_a_worker_and_itself_in_the_caller() -> None:
+def test_own_exception_type_is_env_failed_from_a_worker_and_itself_in_the_caller() -> None:
     subproc, dummy = SubprocVecEnv([RaisesItsOwn] * 2), DummyVecEnv([RaisesItsOwn] * 2)
     for venv, expected in ((subproc, mv.errors.EnvFailed), (dummy, OwnError)):
         venv.reset()
@@ -74,17 +74,17 @@ def test_a_type_that_only_the_env_knows_is_ours_from_a_worker_and_itself_in_the_
         venv.close()
 
 
-def test_after_an_exception_a_dummy_goes_on_with_the_next_step() -> None:
+def test_dummy_continues_with_the_next_step_after_an_exception() -> None:
     venv = DummyVecEnv(faulty(what="raise", phase="step", at=2))
     venv.reset()
     venv.step(ZEROS)
     with pytest.raises(ZeroDivisionError):
         venv.step(ZEROS)
-    assert venv.step(ZEROS)[0][2, 1] == 2  # the failed step was none
+    assert venv.step(ZEROS)[0][2, 1] == 2  # the failed step does not count
     venv.close()
 
 
-def test_after_an_exception_in_a_worker_a_reset_is_asked_for() -> None:
+def test_exception_in_a_worker_requires_a_reset() -> None:
     venv = SubprocVecEnv(faulty(what="raise", phase="step", at=1))
     venv.reset()
     with pytest.raises(ZeroDivisionError):
@@ -97,7 +97,7 @@ def test_after_an_exception_in_a_worker_a_reset_is_asked_for() -> None:
 
 
 @every_kind
-def test_an_env_that_raises_on_its_way_out_is_closed_all_the_same(kind: str) -> None:
+def test_env_that_raises_on_close_is_closed(kind: str) -> None:
     venv = OURS[kind](faulty(what="raise", phase="close"))
     if kind == "dummy":
         with pytest.raises(ZeroDivisionError):
@@ -109,7 +109,7 @@ def test_an_env_that_raises_on_its_way_out_is_closed_all_the_same(kind: str) -> 
 
 
 # -- workers that die or hang ----------------------------------------------------------------------------------
-def test_a_killed_worker_is_an_error_at_once_and_close_works() -> None:
+def test_killed_worker_is_an_error_at_once_and_close_works() -> None:
     venv = SubprocVecEnv([Walk] * 4, workers=2)
     venv.reset()
     pids = venv.env_method("process_id")
@@ -123,7 +123,7 @@ def test_a_killed_worker_is_an_error_at_once_and_close_works() -> None:
 
 
 @pytest.mark.parametrize("what", ["kill", "exit", "segv"])
-def test_an_env_that_takes_its_process_with_it_does_not_take_the_program(what: str) -> None:
+def test_env_that_ends_its_process_does_not_end_the_program(what: str) -> None:
     venv = SubprocVecEnv(faulty(what=what))
     venv.reset()
     with pytest.raises(mv.errors.WorkerDied) as caught:
@@ -133,9 +133,7 @@ def test_an_env_that_takes_its_process_with_it_does_not_take_the_program(what: s
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_close_ends_a_worker_that_is_stopped_or_busy(
-    monkeypatch: pytest.MonkeyPatch, gate: Gate, stopped: bool
-) -> None:
+def test_close_ends_a_stopped_or_busy_worker(monkeypatch: pytest.MonkeyPatch, gate: Gate, stopped: bool) -> None:
     monkeypatch.setattr(vec_envs, "CLOSE_S", 0.5)
     venv = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2)
     venv.reset()
@@ -174,7 +172,7 @@ def test_too_many_actions_are_refused_in_workers_and_cut_in_the_caller() -> None
     dummy.close()
 
 
-def test_a_step_begins_at_once_and_nothing_else_is_answered_with_its_results(gate: Gate) -> None:
+def test_step_starts_at_once_and_other_calls_do_not_get_its_results(gate: Gate) -> None:
     venv = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2)
     venv.reset()
     with pytest.raises(mv.errors.NothingPending):
@@ -193,7 +191,7 @@ def test_a_step_begins_at_once_and_nothing_else_is_answered_with_its_results(gat
     venv.close()
 
 
-def test_a_reset_forgets_the_step_that_is_under_way() -> None:
+def test_reset_discards_the_pending_step() -> None:
     venv = SubprocVecEnv([Walk] * 3)
     venv.reset()
     venv.step_async(ZEROS)
@@ -205,7 +203,7 @@ def test_a_reset_forgets_the_step_that_is_under_way() -> None:
 
 
 @every_kind
-def test_after_close_a_step_is_refused(kind: str) -> None:
+def test_step_after_close_is_refused(kind: str) -> None:
     venv = OURS[kind]([Walk] * 3)
     venv.reset()
     venv.close()
@@ -213,13 +211,13 @@ def test_after_close_a_step_is_refused(kind: str) -> None:
         venv.step(ZEROS)
 
 
-def test_render_modes_that_differ_are_refused_and_nothing_is_left() -> None:
+def test_differing_render_modes_are_refused_and_nothing_is_left() -> None:
     with pytest.raises(AssertionError, match="render_mode"):
         SubprocVecEnv([Walk, functools.partial(Walk, render_mode="rgb_array")])
 
 
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------
-def test_an_interrupted_step_can_be_waited_for_again(gate: Gate) -> None:
+def test_interrupted_step_can_be_waited_for_again(gate: Gate) -> None:
     venv, plain = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2), SubprocVecEnv([Walk] * 2)
     for each in (venv, plain):
         each.seed(3)
@@ -236,7 +234,7 @@ def test_an_interrupted_step_can_be_waited_for_again(gate: Gate) -> None:
     plain.close()
 
 
-def test_after_an_interrupted_step_a_reset_begins_anew(gate: Gate) -> None:
+def test_reset_after_an_interrupted_step_starts_new_episodes(gate: Gate) -> None:
     venv = SubprocVecEnv([Walk, functools.partial(Gated, str(gate))], workers=2)
     venv.reset()
     interrupted_at(gate, lambda: venv.step(ZEROS[:2]))
@@ -246,7 +244,7 @@ def test_after_an_interrupted_step_a_reset_begins_anew(gate: Gate) -> None:
     venv.close()
 
 
-def test_after_an_interrupt_in_an_env_a_dummy_goes_on_with_the_next_step() -> None:
+def test_dummy_continues_with_the_next_step_after_an_interrupt() -> None:
     venv = DummyVecEnv(faulty(what="interrupt", at=2))
     venv.reset()
     venv.step(ZEROS)
@@ -257,7 +255,7 @@ def test_after_an_interrupt_in_an_env_a_dummy_goes_on_with_the_next_step() -> No
 
 
 # -- what the originals let pass silently ----------------------------------------------------------------------
-def test_nothing_waits_for_ever_or_looks_at_values_on_its_own() -> None:
+def test_timeouts_and_value_checks_are_off_by_default() -> None:
     nan, slow = functools.partial(Fault, "nan_observation"), SubprocVecEnv([functools.partial(Fault, "nan_reward")])
     for venv in (slow, DummyVecEnv([nan])):
         venv.reset()
@@ -268,7 +266,7 @@ def test_nothing_waits_for_ever_or_looks_at_values_on_its_own() -> None:
 
 
 @every_kind
-def test_an_observation_of_another_shape_is_named_instead_of_spread(kind: str) -> None:
+def test_observation_of_another_shape_is_named(kind: str) -> None:
     venv = OURS[kind](faulty(what="scalar_observation"))
     venv.reset()
     with pytest.raises(ValueError, match=r"shape \(\), its space says \(2,\)"):
@@ -276,7 +274,7 @@ def test_an_observation_of_another_shape_is_named_instead_of_spread(kind: str) -
     venv.close()
 
 
-def test_envs_whose_bounds_differ_share_a_batch_as_in_the_original() -> None:
+def test_envs_with_different_bounds_share_a_batch() -> None:
     narrow = functools.partial(Fault, box=(-5.0, 5.0))
     venv = SubprocVecEnv([narrow, Walk])
     assert venv.observation_space == spaces.Box(-5, 5, (2,), np.float64)

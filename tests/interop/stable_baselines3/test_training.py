@@ -1,4 +1,4 @@
-"""Stable-Baselines3's own wrappers and learners on our drop-ins: they learn what they learn on the originals."""
+"""Stable-Baselines3's own wrappers and learners on our drop-ins: they learn exactly as on the originals."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRAPPERS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def one_torch_thread() -> Iterator[None]:
-    """Sums come out the same in one order only."""
+    """Sums have equal bits only if they are added in one order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -43,7 +43,7 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def without_time(infos: Any) -> list[dict[str, Any]]:
-    """How long an episode took by the clock is nobody's promise."""
+    """Remove the duration of episodes, which is not reproducible."""
     for info in infos:
         info.get("episode", {}).pop("t", None)
     return list(infos)
@@ -51,7 +51,7 @@ def without_time(infos: Any) -> list[dict[str, Any]]:
 
 @every_kind
 @pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
-def test_their_vector_wrappers_give_the_same_on_both(kind: str, wrapper: str) -> None:
+def test_sb3_vector_wrappers_give_equal_results(kind: str, wrapper: str) -> None:
     with both(kind, [functools.partial(any_space, "box_float32")] * 3) as pair:
         theirs, ours = (WRAPPERS[wrapper](venv) for venv in pair)
         for venv in (theirs, ours):
@@ -66,7 +66,7 @@ def test_their_vector_wrappers_give_the_same_on_both(kind: str, wrapper: str) ->
 
 
 @every_kind
-def test_check_nan_finds_what_the_drop_in_lets_pass(kind: str) -> None:
+def test_vec_check_nan_finds_values_that_are_passed_on(kind: str) -> None:
     venv = VecCheckNan(OURS[kind]([functools.partial(Fault, "nan_observation")] * 2), raise_exception=True)
     venv.reset()
     with pytest.raises(ValueError, match="nan"):
@@ -86,13 +86,13 @@ def learned(make_venv: Any, algorithm: Any, env: Any = "CartPole-v1", **options:
 
 @every_kind
 @pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
-def test_ppo_learns_bit_for_bit_what_it_learns_on_the_original(kind: str, env: str) -> None:
-    """CartPole's episodes end often; Pendulum's are all truncated, and their last observation is learned from."""
+def test_ppo_learns_bit_equally_on_both(kind: str, env: str) -> None:
+    """CartPole's episodes end often; Pendulum's are all truncated, and their last observation is used for learning."""
     options = {"n_steps": 64, "batch_size": 64, "n_epochs": 2, "total_timesteps": 1024}
     assert_same(learned(FORKED[kind], PPO, env, **options), learned(THEIRS[kind], PPO, env, **options))
 
 
-def test_what_ppo_learns_does_not_depend_on_the_number_of_workers() -> None:
+def test_ppo_result_does_not_depend_on_the_number_of_workers() -> None:
     options = {"n_steps": 32, "batch_size": 64, "n_epochs": 1, "total_timesteps": 256}
     one, four = (functools.partial(SubprocVecEnv, start_method="fork", workers=n) for n in (1, 4))
     assert_same(learned(one, PPO, **options), learned(four, PPO, **options))
@@ -100,25 +100,25 @@ def test_what_ppo_learns_does_not_depend_on_the_number_of_workers() -> None:
 
 @every_kind
 def test_a2c_and_dqn_train(kind: str) -> None:
-    """DQN steps one env at a time with what it has; A2C all of them."""
+    """DQN steps one env at a time; A2C steps all of them."""
     assert learned(FORKED[kind], A2C, n_steps=8, total_timesteps=128)
     options = {"learning_starts": 32, "train_freq": 4, "batch_size": 16, "total_timesteps": 200}
     assert_same(learned(FORKED[kind], DQN, **options), learned(THEIRS[kind], DQN, **options))
 
 
-def test_ppo_acts_with_multi_binary_actions_which_it_sends_as_floats() -> None:
+def test_ppo_acts_with_multi_binary_actions() -> None:
     venv = SubprocVecEnv([functools.partial(any_space, "box_float64", "multi_binary")] * 2)
     PPO("MlpPolicy", venv, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(64)
     venv.close()
 
 
-def test_ppo_learns_from_dicts() -> None:
+def test_ppo_learns_from_dict_observations() -> None:
     venv = DummyVecEnv([functools.partial(any_space, "dict")] * 2)
     PPO("MultiInputPolicy", venv, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu").learn(64)
     venv.close()
 
 
-def test_learning_goes_on_after_an_interrupt() -> None:
+def test_learning_continues_after_an_interrupt() -> None:
     venv = DummyVecEnv([Walk, functools.partial(Fault, "interrupt", at=9)])
     model = PPO("MlpPolicy", venv, n_steps=16, batch_size=16, n_epochs=1, seed=0, device="cpu")
     with pytest.raises(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The drop-ins for Stable-Baselines3 do what the originals do: the same values, types and warnings, call by call."""
+"""The drop-ins for Stable-Baselines3 equal the originals: the same values, types and warnings, call by call."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ ACTED = ["box_float32", "box_scalar", "box_uint8", "discrete_start", "discrete_l
 
 # -- steps and resets ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("kind", "observed"), OBSERVED)
-def test_every_step_equals_the_originals(kind: str, observed: str) -> None:
+def test_every_step_equals_the_original(kind: str, observed: str) -> None:
     with both(kind, [functools.partial(any_space, observed)] * 3) as (theirs, ours):
         assert assert_same_steps(theirs, ours, 90) > 30
 
 
 @every_kind
 @pytest.mark.parametrize("acted", ACTED)
-def test_every_env_is_given_the_action_that_the_original_gives_it(kind: str, acted: str) -> None:
+def test_every_env_gets_the_action_that_the_original_gives_it(kind: str, acted: str) -> None:
     with both(kind, [functools.partial(any_space, "discrete", acted)] * 3) as (theirs, ours):
         assert_same_steps(theirs, ours, 20)  # the reward tells which action arrived, and of which type
 
 
 @every_kind
-def test_actions_arrive_as_they_were_given_whatever_the_space_says(kind: str) -> None:
+def test_actions_are_passed_unchanged_whatever_the_space(kind: str) -> None:
     box = functools.partial(any_space, "discrete", "box_float32")
     batches: list[Any] = [
         np.random.default_rng(0).random((3, 2, 3)),  # float64 for a float32 space
@@ -68,18 +68,18 @@ def test_actions_arrive_as_they_were_given_whatever_the_space_says(kind: str) ->
 
 @every_kind
 @pytest.mark.parametrize("env", [functools.partial(RichInfos, 1), functools.partial(NumericInfos, 1), Walk])
-def test_every_info_equals_the_originals(kind: str, env: Any) -> None:
+def test_every_info_equals_the_original(kind: str, env: Any) -> None:
     with both(kind, [env] * 3) as (theirs, ours):
         assert assert_same_steps(theirs, ours, 60) > 20
 
 
-def test_infos_of_envs_that_differ_in_what_they_say_equal_the_originals() -> None:
+def test_infos_of_differing_envs_equal_the_original() -> None:
     with both("subproc", [functools.partial(RichInfos, i) for i in range(3)]) as (theirs, ours):
         assert_same_steps(theirs, ours, 60)
 
 
 @every_kind
-def test_a_truncated_episode_says_so_and_a_terminated_one_does_not(kind: str) -> None:
+def test_truncated_episodes_are_marked_in_their_info(kind: str) -> None:
     venv = OURS[kind]([Walk, Walk])
     venv.reset()
     seen = []
@@ -92,7 +92,7 @@ def test_a_truncated_episode_says_so_and_a_terminated_one_does_not(kind: str) ->
 
 
 @every_kind
-def test_what_a_step_returned_is_the_callers_own(kind: str) -> None:
+def test_results_of_a_step_are_copies(kind: str) -> None:
     venv = OURS[kind]([functools.partial(RichInfos, 0)] * 2)
     venv.reset()
     observations, rewards, dones, infos = venv.step(np.zeros(2, np.int64))
@@ -107,7 +107,7 @@ def test_what_a_step_returned_is_the_callers_own(kind: str) -> None:
 
 
 @every_kind
-def test_a_step_in_two_halves_is_one_step(kind: str) -> None:
+def test_step_in_two_halves_equals_one_step(kind: str) -> None:
     with both(kind, [Walk] * 3) as (theirs, ours):
         theirs.seed(2)
         ours.seed(2)
@@ -141,14 +141,14 @@ def test_seeding_without_a_seed_gives_every_env_another(kind: str) -> None:
 
 
 @every_kind
-def test_an_env_whose_reset_knows_no_options_is_fine(kind: str) -> None:
+def test_env_whose_reset_has_no_options_argument_works(kind: str) -> None:
     with both(kind, [OldFashioned] * 2) as (theirs, ours):
         assert_same_steps(theirs, ours, 12)
 
 
 # -- attributes, methods, pictures -----------------------------------------------------------------------------
 @every_kind
-def test_attributes_and_methods_are_those_of_the_envs_asked(kind: str) -> None:
+def test_attributes_and_methods_are_those_of_the_selected_envs(kind: str) -> None:
     with both(kind, [lambda: TimeLimit(Walk(), 100)] * 3) as pair:
         for venv in pair:
             venv.reset()
@@ -162,7 +162,7 @@ def test_attributes_and_methods_are_those_of_the_envs_asked(kind: str) -> None:
             assert venv.get_attr("marker") == [12, 1, 12]
             assert venv.env_method("add", 1, indices=[0, 2], b=3) == [4, 4]
             assert venv.has_attr("marker") and not venv.has_attr("no_such_thing")
-            venv.set_attr("bonus", 5.0)  # on the outermost wrapper: the env itself goes on as before
+            venv.set_attr("bonus", 5.0)  # on the outermost wrapper: the env itself is unchanged
             assert venv.get_attr("bonus") == [5.0] * 3
             assert (venv.step(np.zeros(3, np.int64))[1] < 5).all()
             with pytest.raises(IndexError):
@@ -170,7 +170,7 @@ def test_attributes_and_methods_are_those_of_the_envs_asked(kind: str) -> None:
 
 
 @every_kind
-def test_a_value_that_is_set_is_shared_exactly_where_the_originals_share_it(kind: str) -> None:
+def test_attribute_values_are_shared_as_in_the_original(kind: str) -> None:
     with both(kind, [Walk] * 3) as pair:
         for venv in pair:
             venv.set_attr("things", [])
@@ -181,7 +181,7 @@ def test_a_value_that_is_set_is_shared_exactly_where_the_originals_share_it(kind
 
 
 @every_kind
-def test_a_missing_attribute_is_an_attribute_error(kind: str) -> None:
+def test_missing_attribute_is_an_attribute_error(kind: str) -> None:
     venv = OURS[kind]([Walk] * 2)
     with pytest.raises(AttributeError, match="no_such_thing"):
         venv.get_attr("no_such_thing")
@@ -194,7 +194,7 @@ def test_a_missing_attribute_is_an_attribute_error(kind: str) -> None:
 
 
 @every_kind
-def test_whether_an_env_is_wrapped_is_asked_where_it_runs(kind: str) -> None:
+def test_env_is_wrapped_is_answered_where_the_env_runs(kind: str) -> None:
     with both(kind, [Walk, lambda: Monitor(Walk()), lambda: TimeLimit(Monitor(Walk()), 9)]) as (theirs, ours):
         for wrapper in (Monitor, TimeLimit, gym.Wrapper, Walk):
             assert ours.env_is_wrapped(wrapper) == theirs.env_is_wrapped(wrapper)
@@ -202,7 +202,7 @@ def test_whether_an_env_is_wrapped_is_asked_where_it_runs(kind: str) -> None:
 
 
 @every_kind
-def test_pictures_are_tiled_and_wrong_modes_are_warned_about(kind: str) -> None:
+def test_images_are_tiled_and_wrong_render_modes_give_a_warning(kind: str) -> None:
     with both(kind, [functools.partial(Walk, render_mode="rgb_array")] * 3) as (theirs, ours):
         for venv in (theirs, ours):
             venv.reset()
@@ -216,7 +216,7 @@ def test_pictures_are_tiled_and_wrong_modes_are_warned_about(kind: str) -> None:
 
 
 @every_kind
-def test_envs_without_a_render_mode_have_no_pictures(kind: str) -> None:
+def test_envs_without_a_render_mode_have_no_images(kind: str) -> None:
     with both(kind, [Walk] * 2) as pair:
         for venv in pair:
             with pytest.warns(UserWarning, match="assumes it is `rgb_array`"):
@@ -224,7 +224,7 @@ def test_envs_without_a_render_mode_have_no_pictures(kind: str) -> None:
 
 
 # -- making and closing ----------------------------------------------------------------------------------------
-def test_signatures_are_the_originals_and_so_are_the_base_classes() -> None:
+def test_signatures_and_base_classes_equal_the_original() -> None:
     for ours, theirs in ((SubprocVecEnv, their_module.SubprocVecEnv), (DummyVecEnv, their_module.DummyVecEnv)):
         assert issubclass(ours, their_module.VecEnv)
         for name, method in inspect.getmembers(theirs, inspect.isfunction):
@@ -242,12 +242,12 @@ def test_every_start_method_works(start_method: str | None) -> None:
     venv.close()
 
 
-def test_any_other_start_method_is_refused_as_the_original_refuses_it() -> None:
+def test_unknown_start_method_is_refused_as_by_the_original() -> None:
     with pytest.raises(ValueError, match="cannot find context for 'illegal_method'"):
         SubprocVecEnv([Walk], start_method="illegal_method")
 
 
-def test_envs_run_in_processes_of_their_own() -> None:
+def test_envs_run_in_separate_processes() -> None:
     venv = SubprocVecEnv([Walk] * 3, workers=3)
     pids = venv.env_method("process_id")
     assert len({*pids}) == 3
@@ -255,7 +255,7 @@ def test_envs_run_in_processes_of_their_own() -> None:
     venv.close()
 
 
-def test_by_default_the_caller_has_a_core_to_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_worker_count_leaves_one_core_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
     venv = SubprocVecEnv([Walk] * 5)
     assert len({*venv.env_method("process_id")}) == venv.engine.plan.workers == 3
@@ -263,25 +263,25 @@ def test_by_default_the_caller_has_a_core_to_itself(monkeypatch: pytest.MonkeyPa
     venv.close()
 
 
-def test_workers_load_neither_stable_baselines3_nor_torch() -> None:
+def test_workers_import_neither_stable_baselines3_nor_torch() -> None:
     venv = SubprocVecEnv([TellsModules] * 2, workers=2)
     assert venv.env_method("loaded") == [[], []]
     venv.close()
 
 
-def test_the_same_env_twice_is_refused() -> None:
+def test_same_env_instance_twice_is_refused() -> None:
     env = Walk()
     with pytest.raises(ValueError, match="returned the same instance"):
         DummyVecEnv([lambda: env] * 2)
 
 
 @every_kind
-def test_what_is_no_env_is_refused_as_the_original_refuses_it(kind: str) -> None:
+def test_object_that_is_no_env_is_refused_as_by_the_original(kind: str) -> None:
     with pytest.raises(ValueError, match="not a Gymnasium environment"):
         OURS[kind]([dict])
 
 
-def test_a_dummy_shows_its_envs_and_steps_those_very_envs() -> None:
+def test_dummy_steps_the_envs_in_its_attribute() -> None:
     venv = DummyVecEnv([lambda: TimeLimit(Walk(), 50)] * 2)
     venv.reset()
     venv.step([0, 0])
@@ -292,19 +292,19 @@ def test_a_dummy_shows_its_envs_and_steps_those_very_envs() -> None:
     venv.close()
 
 
-def test_a_dummy_refuses_nested_observations_as_the_original_does() -> None:
+def test_dummy_refuses_nested_observations_as_the_original_does() -> None:
     with pytest.raises(NotImplementedError):
         DummyVecEnv([functools.partial(any_space, "nested")])
 
 
 @every_kind
-def test_a_step_before_the_first_reset_is_possible_where_the_env_allows_it(kind: str) -> None:
+def test_step_before_the_first_reset_is_passed_to_the_env(kind: str) -> None:
     with both(kind, [functools.partial(NumericInfos, 1)] * 2) as (theirs, ours):
         assert_same(ours.step(np.zeros(2, np.int64)), theirs.step(np.zeros(2, np.int64)))
 
 
 @every_kind
-def test_closing_twice_does_no_harm(kind: str) -> None:
+def test_second_close_does_nothing(kind: str) -> None:
     venv = OURS[kind]([Walk] * 2)
     venv.reset()
     venv.close()
@@ -312,7 +312,7 @@ def test_closing_twice_does_no_harm(kind: str) -> None:
 
 
 @every_kind
-def test_make_vec_env_makes_it(kind: str) -> None:
+def test_make_vec_env_of_sb3_creates_the_drop_in(kind: str) -> None:
     cls = {"subproc": SubprocVecEnv, "dummy": DummyVecEnv}[kind]
     theirs = make_vec_env("Pendulum-v1", 2, seed=3, vec_env_cls=their_module.DummyVecEnv)
     ours = make_vec_env("Pendulum-v1", 2, seed=3, vec_env_cls=cls)
@@ -324,7 +324,7 @@ def test_make_vec_env_makes_it(kind: str) -> None:
     ours.close()
 
 
-def test_our_engine_is_underneath_and_nothing_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_and_pipes_of_the_original_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: Any, **__: Any) -> Any:
         raise AssertionError("a worker or a pipe of Stable-Baselines3's")
 
@@ -342,7 +342,7 @@ def test_our_engine_is_underneath_and_nothing_of_theirs(monkeypatch: pytest.Monk
         venv.close()
 
 
-def test_the_observation_space_is_of_one_env() -> None:
+def test_observation_space_is_that_of_one_env() -> None:
     venv = SubprocVecEnv([functools.partial(any_space, "dict", "box_float32")] * 2)
     assert venv.observation_space == catalogue()["dict"]
     assert isinstance(venv.action_space, spaces.Box)
@@ -350,7 +350,7 @@ def test_the_observation_space_is_of_one_env() -> None:
     venv.close()
 
 
-def test_without_the_original_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_stable_baselines3_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "multiverse.interop.stable_baselines3.vec_envs", raising=False)
     monkeypatch.delattr("multiverse.interop.stable_baselines3.vec_envs", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "stable_baselines3"]:

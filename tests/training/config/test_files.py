@@ -56,13 +56,13 @@ class Training:
         ("ALE/Pong-v5", "ALE/Pong-v5"), ("[1, 2.0, a]", [1, 2.0, "a"]), ("{a: {b: 1}}", {"a": {"b": 1}}), ("=", "="),
     ],
 )  # fmt: skip
-def test_values_are_what_they_look_like(text: str, value: Any) -> None:
+def test_scalars_are_parsed_by_their_form(text: str, value: Any) -> None:
     found = parse_config(f"key: {text}")["key"]
     assert found == value and type(found) in (type(value), *type(value).__subclasses__())
 
 
 @pytest.mark.fault("E2")
-def test_keys_are_text() -> None:
+def test_keys_must_be_text() -> None:
     assert parse_config("on: no") == {"on": "no"}
     assert parse_config("") == {} == parse_config("# nothing\n")
     with pytest.raises(InvalidConfig, match="line 2: the key 1 is not text"):
@@ -100,27 +100,27 @@ def test_keys_are_text() -> None:
     ],
     ids=lambda text: text[:24],
 )
-def test_what_is_no_config_is_refused_with_its_line(text: str, wrong: str) -> None:
+def test_invalid_file_is_refused_with_its_line(text: str, wrong: str) -> None:
     with pytest.raises(InvalidConfig, match=wrong):
         parse_config(text, "train.yaml")
 
 
 @pytest.mark.fault("E2")
-def test_a_billion_laughs_are_not_laughed() -> None:
+def test_exponential_aliases_are_refused() -> None:
     bomb = "a0: &a0 [ha, ha]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
     with pytest.raises(InvalidConfig, match="more than 20000 values, aliases followed"):
         parse_config(bomb)
 
 
 @pytest.mark.fault("E2")
-def test_aliases_in_moderation_are_values_of_their_own() -> None:
+def test_aliases_become_independent_copies() -> None:
     found = parse_config("a: &x {b: [1]}\nc: *x")
     found["a"]["b"].append(2)
     assert found == {"a": {"b": [1, 2]}, "c": {"b": [1]}}
 
 
 @pytest.mark.fault("E2")
-def test_a_file_that_is_too_large_or_no_text_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_missing_binary_or_too_large_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
     with pytest.raises(InvalidConfig, match=r"train\.yaml: cannot be read"):
         read_config(path)
@@ -149,19 +149,19 @@ def plain_values() -> st.SearchStrategy[Any]:
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), plain_values(), max_size=4))
-def test_what_is_written_is_read_as_the_same(config: dict[str, Any]) -> None:
+def test_written_config_is_read_as_the_same(config: dict[str, Any]) -> None:
     assert typed(parse_config(dump_yaml(config))) == typed(config)
 
 
 def typed(value: Any) -> Any:
-    """With types, for 1 == 1.0 == True."""
+    """Values with their types, because 1 == 1.0 == True."""
     if isinstance(value, dict):
         return {key: typed(one) for key, one in value.items()}
     return [typed(one) for one in value] if isinstance(value, list) else (type(value), value)
 
 
 # -- typed configs ---------------------------------------------------------------------------------------------
-def test_a_config_is_built_and_written_back() -> None:
+def test_config_is_built_and_written_back() -> None:
     text = """
     env: CartPole-v1
     learning_rate: 1
@@ -214,7 +214,7 @@ def test_a_config_is_built_and_written_back() -> None:
     ],
     ids=lambda text: text[-24:],
 )
-def test_a_config_that_does_not_fit_says_where_what_and_why(text: str, wrong: str) -> None:
+def test_invalid_config_error_names_line_setting_and_reason(text: str, wrong: str) -> None:
     with pytest.raises(InvalidConfig) as refused:
         build(Training, parse_config(text, "train.yaml"), "train.yaml")
     assert wrong in str(refused.value)
@@ -223,30 +223,30 @@ def test_a_config_that_does_not_fit_says_where_what_and_why(text: str, wrong: st
 
 
 @pytest.mark.parametrize("nothing", [None, "none", "None"])
-def test_nothing_may_be_typed_as_none_where_a_setting_may_be_nothing(nothing: Any) -> None:
+def test_none_can_be_typed_for_optional_settings(nothing: Any) -> None:
     asked = {"memory": nothing, "target_return": nothing, "evaluation_opponent": nothing}
     found = config_for("CartPole-v1", "sac", asked, preset=False)
     assert (found.settings.memory, found.target_return, found.evaluation_opponent) == (None, None, None)
     in_file = parse_config(f"memory: {nothing or ''}")
-    assert config_for("multiverse/PointRobotSparse-v0", "sac", in_file).settings.memory is None  # its preset's: gru
+    assert config_for("multiverse/PointRobotSparse-v0", "sac", in_file).settings.memory is None  # from its preset: gru
     with pytest.raises(InvalidConfig, match="gamma: expected a number"):
         config_for("CartPole-v1", "sac", {"gamma": nothing})
 
 
-def test_without_a_file_the_field_is_named() -> None:
+def test_errors_without_a_file_name_the_field() -> None:
     with pytest.raises(InvalidConfig, match=r"^network\.sizes: expected a list"):
         build(Training, {"env": "x", "network": {"sizes": 3}})
     with pytest.raises(InvalidConfig, match=r"^--config: network\.sizes: expected a list"):
         build(Training, {"env": "x", "network": {"sizes": 3}}, "--config")
 
 
-def test_what_no_file_can_hold_is_refused_by_name() -> None:
+def test_value_that_no_file_can_hold_is_refused_by_name() -> None:
     with pytest.raises(InvalidConfig, match=r"env_kwargs\.make: .* cannot be written to a file"):
         as_plain(Training(env="x", env_kwargs={"make": object()}))
 
 
 @pytest.mark.fault("E2")
-def test_reading_and_building_import_nothing_that_is_named(tmp_path: Path) -> None:
+def test_reading_and_building_import_nothing_named_in_the_file(tmp_path: Path) -> None:
     import sys
 
     (tmp_path / "harmful_module.py").write_text("raise AssertionError('imported')")

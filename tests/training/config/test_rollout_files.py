@@ -1,4 +1,4 @@
-"""Configs that count in rollouts and iterations become settings of a run, or are refused with what is wrong."""
+"""Configs that count in rollouts and iterations become settings of a run, or are refused with the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIND: dict[str, Any] = {
                "dqn_layers": [128, 128], "lr": 0.001, "gamma": 0.9, "tau": 0.01},
 }  # fmt: skip
 STEPS = 2 * 75
-"""Of a rollout."""
+"""Number of environment steps of a rollout."""
 
 
 def config(**changes: dict[str, Any]) -> Any:
@@ -35,7 +35,7 @@ def config(**changes: dict[str, Any]) -> Any:
     return config_for(settings.pop("env"), settings.pop("algorithm"), settings, settings.pop("preset"))
 
 
-def test_everything_it_says_is_a_setting() -> None:
+def test_every_key_becomes_a_setting() -> None:
     found = config()
     assert (found.env, found.seed, found.tasks, found.held_out_tasks, found.episodes_per_task) == (
         "multiverse/Wind-v0", 3, 40, 20, 2,
@@ -51,9 +51,9 @@ def test_everything_it_says_is_a_setting() -> None:
     assert own.buffer_size == 1_000_000 and not own.markov_actor
 
 
-def test_updates_may_be_per_env_step_sequences_short_and_actors_markov() -> None:
+def test_optional_keys_set_update_ratio_sequence_length_and_markov_actor() -> None:
     own = config(train={"num_updates_per_iter": 0.02, "sampled_seq_len": 64}, policy={"arch": "memory-markov"}).settings
-    assert own.gradient_steps is None and own.updates_per_step == 0.02  # whatever the preset says
+    assert own.gradient_steps is None and own.updates_per_step == 0.02  # regardless of the preset
     assert own.sequence_length == 64 and own.markov_actor
     markov = config(policy={"seq_model": "mlp"}).settings
     assert markov.memory is None and markov.batch_size == 16
@@ -75,7 +75,7 @@ def test_partly_observed_envs_have_no_tasks() -> None:
     assert (cart.settings.steps_per_env, cart.settings.target_entropy_ratio) == (3 * 200, 0.6)
 
 
-def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> None:
+def test_missing_keys_take_the_algorithms_defaults_and_no_preset() -> None:
     sparse = {name: WIND["policy"][name] for name in ("algo_name", "seq_model")}
     settings = mv.rollout_settings({**WIND, "policy": sparse})
     found = config_for(settings.pop("env"), settings.pop("algorithm"), settings, settings.pop("preset"))
@@ -85,7 +85,7 @@ def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> No
 
 
 @pytest.mark.parametrize(
-    ("section", "change", "told"),
+    ("section", "change", "message"),
     [
         ("env", {"env_name": "Wnd-v0"}, "env.env_name: .*Did you mean Wind-v0"),
         ("env", {"env_name": "os:system"}, "env.env_name: expected a Gymnasium id, found 'os:system'"),
@@ -114,12 +114,12 @@ def test_what_it_does_not_say_is_as_the_algorithm_has_it_not_as_a_preset() -> No
         ("policy", {"policy_layers": 128}, r"policy.policy_layers: expected a list such as \[128, 128\], found 128"),
     ],
 )
-def test_what_is_wrong_is_named(section: str, change: dict[str, Any], told: str) -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match=told):
+def test_invalid_value_is_named(section: str, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(mv.errors.InvalidRequest, match=message):
         config(**{section: change})
 
 
-def test_a_section_that_is_none_of_them_is_refused() -> None:
+def test_unknown_or_missing_section_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match=r"polcy: there is no such section. Did you mean policy"):
         mv.rollout_settings({**WIND, "polcy": {}})
     with pytest.raises(mv.errors.InvalidRequest, match=r"train.num_rollouts_per_iter: missing"):
@@ -149,7 +149,7 @@ policy:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("num_updates_per_iter: 50", "num_updates_per_iter: 0", "13: train.num_updates_per_iter: .* above 0, found 0$"),
         ("num_updates_per_iter: 50", "num_updates_per_iter: 0.0", "13: train.num_updates_per_iter: .*, found 0.0$"),
@@ -168,26 +168,26 @@ policy:
         ("  num_rollouts_per_iter: 10\n", "", "9: train.num_rollouts_per_iter: missing$"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named_as_it_stands_there(old: str, new: str, told: str) -> None:
+def test_invalid_value_in_a_file_is_named_with_its_line(old: str, new: str, message: str) -> None:
     assert old in FILE
-    with pytest.raises(mv.errors.InvalidRequest, match=f"^mine.yaml, line {told}"):
+    with pytest.raises(mv.errors.InvalidRequest, match=f"^mine.yaml, line {message}"):
         mv.rollout_settings(parse_config(FILE.replace(old, new), "mine.yaml"))
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "message"),
     [
         ("env:\n", "mine.yaml, line 1: env.env_name: missing"),
         ("", "mine.yaml: env.env_name: missing"),
         ("env: Wind-v0\n", "mine.yaml, line 1: env: expected settings, found 'Wind-v0'"),
     ],
 )
-def test_a_config_without_an_env_is_still_one_that_counts_rollouts(env: str, told: str) -> None:
+def test_config_without_an_env_still_counts_rollouts(env: str, message: str) -> None:
     file = parse_config(env + FILE[FILE.index("train:") :], "mine.yaml")
     assert counts_rollouts(file)
     with pytest.raises(mv.errors.InvalidRequest) as refused:
         mv.rollout_settings(file)
-    assert str(refused.value) == told
+    assert str(refused.value) == message
 
 
 def test_other_configs_do_not_count_rollouts() -> None:
@@ -200,8 +200,8 @@ def test_every_setting_knows_its_key() -> None:
     assert {name for name in settings if name not in settings.places} == {"preset"}  # type: ignore[attr-defined]
 
 
-def test_it_works_by_itself() -> None:
-    """Our ids are known without anything else having been imported."""
+def test_rollout_settings_work_without_other_imports() -> None:
+    """Our ids are registered although nothing else has been imported."""
     program = f"import multiverse as mv; print(mv.rollout_settings({WIND!r})['env'])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("multiverse/Wind-v0\n", 0)

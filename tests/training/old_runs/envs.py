@@ -1,4 +1,4 @@
-"""Environments of the saved runs. Runs name them, so they must not change."""
+"""Environments of the saved runs, which name them: they must not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Pictures(gym.Env[Any, Any]):
-    """Shows an image that gets brighter with every step."""
+    """Env that shows an image that gets brighter with every step."""
 
     observation_space: spaces.Space[Any] = spaces.Box(0, 255, (36, 36, 3), np.uint8)
     action_space: spaces.Space[Any] = spaces.Discrete(3)
@@ -29,7 +29,7 @@ class Pictures(gym.Env[Any, Any]):
 
 
 class SmallPictures(Pictures):
-    """The same as an image that is too small for convolutions."""
+    """The same with an image that is too small for convolutions."""
 
     observation_space = spaces.Box(0, 255, (5, 5, 1), np.uint8)
 
@@ -38,7 +38,7 @@ class SmallPictures(Pictures):
 
 
 class Board(Pictures):
-    """The same as a small board of floats."""
+    """The same with a small board of floats."""
 
     observation_space = spaces.Box(0, 1, (2, 4, 4), np.float32)
 

@@ -87,7 +87,7 @@ def main(version: str) -> None:
 
 
 def outcome_of(run: Path, env_steps: int) -> dict[str, Any]:
-    """What becomes of a run that is resumed up to this many env steps."""
+    """Return the outcome of a run that is resumed up to this many env steps."""
     resumed = mv.resume(run, env_steps=env_steps, trust=True, progress=False)
     return {
         "env_steps": env_steps,
@@ -116,7 +116,7 @@ def arrays_in(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray[Any, 
 
 
 def actions_of(run: Any) -> Any:
-    """What the loaded policies do, observing samples of their spaces."""
+    """Return the actions of the loaded policies for samples of their observation spaces."""
     policy = mv.load(run)
     policies = {"": policy} if isinstance(policy, LoadedPolicy) else {agent: policy[agent] for agent in policy}
     seen = {agent: batch_of(one.observation_space) for agent, one in policies.items()}
@@ -126,7 +126,7 @@ def actions_of(run: Any) -> Any:
 
 
 def batch_of(space: Any) -> Any:
-    """Three observations, the same in every version."""
+    """Three observations, equal in every version."""
     if hasattr(space, "spaces"):
         return {name: batch_of(part) for name, part in space.spaces.items()}
     rng, shape = np.random.default_rng(1), (3, *space.shape)

@@ -19,8 +19,8 @@ NEVER = -1
 
 
 def moments(work: Callable[[], object], fault: str) -> list[int]:
-    """At which calls (from 0) the fault differs from a plain kill, found out by doing the work in a forked child; at
-    all others it is a kill, whose moments are all of them."""
+    """At which calls (from 0) the fault differs from a plain kill, found by doing the work in a forked child; at all
+    others it equals a kill, which has moments of its own."""
     reading, writing = os.pipe()
     struck = Struck(NEVER, fault)
     pid = os.fork()
@@ -40,8 +40,7 @@ def moments(work: Callable[[], object], fault: str) -> list[int]:
 
 
 def survives(work: Callable[[], object], calls: int, fault: str) -> bool:
-    """Does the work in a forked child that is struck at its `calls`-th call (from 0), or never; whether it got to the
-    end."""
+    """Do the work in a forked child, struck at its `calls`-th call (from 0) or never; return whether it finished."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -57,12 +56,12 @@ def survives(work: Callable[[], object], calls: int, fault: str) -> bool:
 
 
 class Struck:
-    """In a child: counts the calls, remembers what is not on the disk yet, and strikes."""
+    """In a child: counts the calls, tracks data that is not on the disk yet, and strikes."""
 
     def __init__(self, calls: int, fault: str) -> None:
         self.at, self.fault = calls, fault
         self.real = {name: getattr(os, name) for name in CALLS}
-        self.paths: dict[int, str] = {}  # of what is open
+        self.paths: dict[int, str] = {}  # of open descriptors
         self.unsynced: dict[str, tuple[int, int]] = {}  # path → a descriptor that stays, bytes on the disk
         self.renames: list[tuple[str, str]] = []  # since the last fsync of a directory
         self.own: list[int] = []  # the calls at which the fault differs from a plain kill
@@ -117,7 +116,7 @@ class Struck:
 
 
 class FullDisk:
-    """Makes the `calls`-th of these calls fail, and, if it stays full, all after it."""
+    """Lets the `calls`-th of these calls fail and, if the disk stays full, all later ones."""
 
     def __init__(self, patch: pytest.MonkeyPatch, calls: int, stays: bool, code: int = errno.ENOSPC) -> None:
         self.left, self.stays, self.code, self.struck = calls, stays, code, False

@@ -1,4 +1,4 @@
-"""States for checkpoints: one of everything, any that hypothesis can think of, and when two are the same."""
+"""States for checkpoints: one with everything, random ones by hypothesis, and their equality."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {"weights": np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def everything() -> dict[str, Any]:
-    """One of each kind, with what numpy's own generators hold."""
+    """One value of each kind, with the state of numpy's own generators."""
     return {
         "generators": [np.random.PCG64(1).state, np.random.MT19937(2).state, np.random.Philox(3).state],
         "algorithm": {"policy": {"0.weight": np.ones((3, 2), np.float32), "a/b~c": np.zeros(2)}, "updates": 2**70},
@@ -30,7 +30,7 @@ def everything() -> dict[str, Any]:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal to the bit, with equal types all the way down."""
+    """Whether both are equal to the bit, with equal types at every level."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -45,7 +45,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def arrays() -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    """Of any dtype and shape, also views that do not lie in order."""
+    """Arrays of any dtype and shape, including views that are not contiguous."""
     made = st.sampled_from(DTYPES).flatmap(lambda code: hn.arrays(code, hn.array_shapes(min_dims=0, min_side=0)))
     return st.builds(lambda array, turn: array.T[::-1] if turn and array.ndim else array, made, st.booleans())
 

@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were saved, the right ones are kept, and differences are told."""
+"""Checkpoints are restored exactly, the right ones are kept, and differences are reported."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from multiverse.training.runs.checkpoint_format import differences, read_manifes
 from tests.training.runs.states import SMALL, everything, same, states
 
 
-def test_a_state_comes_back_to_the_bit(tmp_path: Path) -> None:
+def test_saved_state_is_restored_bit_exactly(tmp_path: Path) -> None:
     found = load(save(tmp_path, "one", everything(), {}))
     assert same(found.state, everything())
 
 
 @settings(max_examples=60, deadline=None)
 @given(states())
-def test_any_state_comes_back_to_the_bit(state: dict[str, Any]) -> None:
+def test_arbitrary_state_is_restored_bit_exactly(state: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         assert same(load(save(folder, "one", state, {})).state, state)
 
 
-def test_a_generator_goes_on_as_if_it_had_never_been_away(tmp_path: Path) -> None:
+def test_restored_generator_continues_exactly(tmp_path: Path) -> None:
     generator, other = np.random.default_rng(1), np.random.default_rng(2)
     generator.random(5)
     other.bit_generator.state = load(save(tmp_path, "rng", {"rng": generator.bit_generator.state}, {})).state["rng"]
     assert (other.random(100) == generator.random(100)).all()
 
 
-def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
+def test_loaded_arrays_are_copies(tmp_path: Path) -> None:
     path = save(tmp_path, "one", everything(), {})
     state = load(path).state
     state["algorithm"]["policy"]["0.weight"] += 1
@@ -62,23 +62,23 @@ def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
         ([1], "a state must be a dict"),
     ],
 )
-def test_what_could_not_come_back_is_refused_by_name(tmp_path: Path, state: Any, wrong: str) -> None:
+def test_unsupported_values_are_refused_by_name(tmp_path: Path, state: Any, wrong: str) -> None:
     with pytest.raises(TypeError, match=wrong):
         save(tmp_path, "one", state, {})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_names_with_lone_surrogates_come_back(tmp_path: Path) -> None:
+def test_names_with_lone_surrogates_are_restored(tmp_path: Path) -> None:
     state = {"\udce9": np.ones(2), "~dce9": np.zeros(2), "\\udce9": np.arange(2)}
     assert same(load(save(tmp_path, "one", state, {})).state, state)
 
 
-def test_numbers_that_belong_into_arrays_are_sent_there(tmp_path: Path) -> None:
+def test_large_values_outside_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="store lists of numbers as arrays"):
         save(tmp_path, "one", {"long": "x" * 2**26}, {})
 
 
-def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
+def test_manifest_lists_files_and_arrays(tmp_path: Path) -> None:
     path = save(tmp_path, "one", SMALL, {"env_steps": np.int64(7), "config": {"gamma": 0.9, 3: "three", 10: "ten"}})
     manifest = read_manifest(path)
     assert manifest == load(path).manifest
@@ -89,23 +89,23 @@ def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
     assert manifest == {k: v for k, v in json.loads((path / "manifest.json").read_text()).items() if k != "sha256"}
 
 
-def test_arrays_can_be_read_by_anybody(tmp_path: Path) -> None:
+def test_arrays_file_is_readable_with_safetensors(tmp_path: Path) -> None:
     path = save(tmp_path, "one", {"algorithm": {"w": np.eye(2).T[::-1]}}, {})
     assert (safetensors.numpy.load_file(path / "arrays.safetensors")["algorithm/w"] == np.eye(2)[::-1]).all()
 
 
-def test_the_manifests_own_words_cannot_be_taken(tmp_path: Path) -> None:
+def test_reserved_manifest_keys_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="files"):
         save(tmp_path, "one", SMALL, {"files": {}})
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "x.broken"])
-def test_a_name_that_is_no_name_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_checkpoint_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidRequest, match="name of a checkpoint"):
         save(tmp_path, name, SMALL, {})
 
 
-def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+def test_latest_and_best_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for step in (100, 900, 1000, 99_000):
         checkpoints.save({"step": step}, {}, step, best=step == 100)
@@ -116,7 +116,7 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert latest.manifest["env_steps"] == 99_000
 
 
-def test_one_saved_again_takes_the_place_of_the_former(tmp_path: Path) -> None:
+def test_checkpoint_saved_again_replaces_the_former(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for note in ("first", "second"):
         checkpoints.save({"note": note}, {}, 5, best=True)
@@ -124,7 +124,7 @@ def test_one_saved_again_takes_the_place_of_the_former(tmp_path: Path) -> None:
     assert [load(path).state["note"] for path in sorted(tmp_path.iterdir())] == ["second", "second"]
 
 
-def test_after_going_back_to_an_earlier_one_later_ones_are_gone(tmp_path: Path) -> None:
+def test_cutting_back_removes_later_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     for step in (1, 2, 3):
         checkpoints.save({}, {}, step)
@@ -132,18 +132,18 @@ def test_after_going_back_to_an_earlier_one_later_ones_are_gone(tmp_path: Path) 
     assert checkpoints.latest == tmp_path / "step-000000000002"
 
 
-def test_a_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
+def test_folder_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert load_latest(tmp_path) is None
     assert load_latest(tmp_path / "not there") is None
     assert Checkpoints(tmp_path / "new" / "one").latest is None
 
 
-def test_nothing_can_be_kept_of_nothing(tmp_path: Path) -> None:
+def test_keep_must_be_positive(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="keep=0"):
         Checkpoints(tmp_path, keep=0)
 
 
-def test_a_reader_changes_nothing_while_a_save_is_under_way(tmp_path: Path) -> None:
+def test_reader_changes_nothing_during_a_save(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save({}, {}, 1)
     (tmp_path / ".saving-step-000000000002-abcd").mkdir()
@@ -155,7 +155,7 @@ def test_a_reader_changes_nothing_while_a_save_is_under_way(tmp_path: Path) -> N
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_reader_finds_one_that_is_being_replaced(tmp_path: Path) -> None:
+def test_reader_finds_a_checkpoint_that_is_being_replaced(tmp_path: Path) -> None:
     save(tmp_path, "best", SMALL, {})
     (tmp_path / "best").rename(tmp_path / ".replaced-best")
     latest = load_latest(tmp_path)
@@ -184,12 +184,12 @@ def test_differences_are_sentences() -> None:
     assert differences({}, new) == []
 
 
-def test_a_thousand_differences_are_told_in_twenty_lines() -> None:
+def test_many_differences_are_limited_to_twenty_lines() -> None:
     old, new = ({"config": {f"field{i}": i + add for i in range(1000)}} for add in (0, 1))
     assert differences(old, new)[-1] == "And 980 more of this kind."
 
 
-def test_neither_torch_nor_envs_are_loaded_for_what_is_on_disk() -> None:
+def test_runs_package_imports_neither_torch_nor_envs() -> None:
     modules = ("runs.checkpoint", "config.files", "runs.metric_sinks", "runs.run_directory")
     code = "".join(f"import multiverse.training.{module}\n" for module in modules) + "import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Rows D1, D2 and D4: whatever strikes a save, and wherever in it, a good checkpoint is there afterwards."""
+"""Rows D1, D2 and D4: whatever interrupts a save, and wherever, a good checkpoint exists afterwards."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def begun(tmp_path: Path, save: Callable[[Checkpoints], None]) -> Callable[[int]
 
 
 def one_more(checkpoints: Checkpoints) -> None:
-    """A save under a new name, by which the former is no longer kept."""
+    """A save under a new name, which removes the one before."""
     checkpoints.save(SECOND, {}, 200)
 
 
 def the_same_again(checkpoints: Checkpoints) -> None:
-    """A save in the place of the former."""
+    """A save in the place of the one before."""
     checkpoints.save(SECOND, {}, 100)
 
 
 def a_better_one(checkpoints: Checkpoints) -> None:
-    """As the best in the place of the best, and under a new name."""
+    """A better checkpoint in the place of the best, and under a new name."""
     checkpoints.save(SECOND, {}, 200, best=True)
 
 
@@ -52,10 +52,10 @@ SAVES = [one_more, the_same_again, a_better_one]
 @pytest.mark.fault("D1", "D4")
 @pytest.mark.parametrize("fault", ["kill", "tear", "power", "power, names lost"])
 @pytest.mark.parametrize("save", SAVES, ids=lambda save: save.__name__)
-def test_struck_at_any_call_the_old_or_the_new_one_is_there(
+def test_crash_at_any_call_of_a_save_leaves_the_old_or_the_new_checkpoint(
     begun: Callable[[int], Path], save: Callable[[Checkpoints], None], fault: str
 ) -> None:
-    """In a child each time, which is killed at its first call, its second, and so on; at last it gets to the end."""
+    """In a child for each call, which is killed at its first call, its second, and so on, until it finishes."""
     seen, at = set(), moments(functools.partial(save, Checkpoints(begun(MOST_CALLS), keep=1)), fault)
     for calls in (*at, NEVER):
         folder = begun(calls)
@@ -68,7 +68,7 @@ def test_struck_at_any_call_the_old_or_the_new_one_is_there(
 
 
 def whole(folder: Path) -> str:
-    """Which state the latest one holds; every other that is in place is whole too."""
+    """The state of the latest checkpoint; all others that exist are complete too."""
     for path in folder.glob("[!.]*"):
         assert any(same(load(path).state, state) for state in (FIRST, SECOND))
     latest = load_latest(folder)
@@ -87,7 +87,7 @@ def goes_on_after_the_sweep(folder: Path) -> None:
 
 
 @pytest.mark.fault("D1")
-def test_killed_in_the_first_save_there_is_none_and_nobody_is_told_otherwise(tmp_path: Path) -> None:
+def test_kill_during_the_first_save_leaves_no_partial_checkpoint(tmp_path: Path) -> None:
     found: list[Any] = []
     for calls in range(MOST_CALLS):
         folder = tmp_path / str(calls)
@@ -102,7 +102,7 @@ def test_killed_in_the_first_save_there_is_none_and_nobody_is_told_otherwise(tmp
 @pytest.mark.fault("D2")
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
 @pytest.mark.parametrize("save", SAVES, ids=lambda save: save.__name__)
-def test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save(
+def test_full_disk_at_any_call_costs_only_this_save(
     begun: Callable[[int], Path], save: Callable[[Checkpoints], None], stays: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "multiverse")
@@ -126,7 +126,7 @@ def test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save(
 
 @pytest.mark.fault("D2")
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
-def test_a_save_that_fails_says_why_and_returns_nothing_a_final_one_raises(
+def test_failed_save_is_logged_and_a_failed_final_save_raises(
     tmp_path: Path, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path)
@@ -142,7 +142,7 @@ def test_a_save_that_fails_says_why_and_returns_nothing_a_final_one_raises(
 
 
 @pytest.mark.fault("D2")
-def test_a_real_limit_on_the_size_of_files_is_a_full_disk_too(tmp_path: Path) -> None:
+def test_file_size_limit_is_handled_as_a_full_disk(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(FIRST, {}, 100)
     pid = os.fork()
     if pid == 0:
@@ -158,7 +158,7 @@ def test_a_real_limit_on_the_size_of_files_is_a_full_disk_too(tmp_path: Path) ->
 
 
 @pytest.mark.fault("D2")
-def test_an_old_one_that_cannot_be_removed_is_told_and_costs_nothing(
+def test_old_checkpoint_that_cannot_be_removed_is_reported_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)

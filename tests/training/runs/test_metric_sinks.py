@@ -1,4 +1,4 @@
-"""Metrics arrive where they should; row F4: a sink that fails costs itself and nothing else."""
+"""Metrics reach their sinks; row F4: a sink that fails affects only itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def logged(env_steps: int, **metrics: float) -> MetricsLogged:
 
 
 class Kept(Sink):
-    """Keeps what it is given, or fails from a chosen moment on."""
+    """A sink that keeps its input, or fails from a chosen moment on."""
 
     def __init__(self, fails_at: int | None = None, error: type[Exception] = RuntimeError) -> None:
         self.rows: list[int] = []
@@ -46,7 +46,7 @@ class Kept(Sink):
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("error", [OSError, BrokenPipeError, RuntimeError, ValueError])
-def test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on(
+def test_failing_sink_is_reported_once_and_disabled_while_others_continue(
     error: type[Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     first, bad, last = Kept(), Kept(2, error), Kept()
@@ -64,14 +64,14 @@ def test_a_sink_that_fails_is_told_once_and_off_and_the_others_go_on(
 
 
 @pytest.mark.fault("F4")
-def test_a_sink_that_fails_to_close_is_told_and_the_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_sink_that_fails_to_close_is_reported_and_others_are_closed(caplog: pytest.LogCaptureFixture) -> None:
     bad, last = Kept(99), Kept()
     Sinks([bad, last]).close()
     assert last.closed == 1 and "nor this" in caplog.text
 
 
 @pytest.mark.fault("F4")
-def test_ctrl_c_is_no_failure_of_a_sink() -> None:
+def test_ctrl_c_in_a_sink_is_raised() -> None:
     class Interrupted(Kept):
         def handle(self, event: Event) -> None:
             raise KeyboardInterrupt
@@ -84,7 +84,7 @@ def test_ctrl_c_is_no_failure_of_a_sink() -> None:
 
 @pytest.mark.fault("F4")
 @pytest.mark.parametrize("make", [JsonLinesSink, CsvSink])
-def test_a_full_disk_turns_a_file_off_and_leaves_its_whole_lines(
+def test_full_disk_disables_a_file_sink_and_keeps_its_whole_lines(
     make: Callable[[Path], Sink], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics"
@@ -118,14 +118,14 @@ ROWS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("rows", [[], ROWS[:1], ROWS[:3], ROWS[:4], ROWS[3:4], ROWS], ids=len)
-def test_many_objects_at_once_are_the_lines_of_each(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_appended_rows_are_one_line_each(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     with closing(LineFile(tmp_path / "lines")) as file:
         file.append(rows)
     expected = "".join(f"{json.dumps(for_json(row))}\n" for row in rows)
     assert (tmp_path / "lines").read_text() == expected
 
 
-def test_json_lines_are_json_for_everybody(tmp_path: Path) -> None:
+def test_json_lines_are_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     sink = JsonLinesSink(path)
     sink.write({"loss": float("nan"), "kl": float("inf"), "name": "é"}, 1)
@@ -142,7 +142,7 @@ def test_json_lines_are_json_for_everybody(tmp_path: Path) -> None:
     ]
 
 
-def test_a_table_grows_columns_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_csv_file_gains_columns_and_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     first = CsvSink(path)
     first.write({"a": 0.1, "text": 'say "hi",\nbye'}, 1)
@@ -161,9 +161,7 @@ def test_a_table_grows_columns_and_goes_on_where_it_was(tmp_path: Path) -> None:
     ]
 
 
-def test_a_column_that_cannot_be_added_leaves_the_table_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_column_that_cannot_be_added_leaves_the_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = CsvSink(tmp_path / "metrics.csv")
     sink.write({"a": 1}, 1)
     before = (tmp_path / "metrics.csv").read_text()
@@ -178,7 +176,7 @@ def test_a_column_that_cannot_be_added_leaves_the_table_as_it_was(
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_evaluations_are_lines_of_metrics(tmp_path: Path) -> None:
+def test_evaluations_are_written_as_metrics(tmp_path: Path) -> None:
     sinks = Sinks([JsonLinesSink(tmp_path / "lines"), CsvSink(tmp_path / "table")])
     sinks.handle(EvaluationDone(env_steps=7, summary={"mean_return": 1.5}, opponent=None, is_best=True))
     sinks.close()
@@ -186,7 +184,7 @@ def test_evaluations_are_lines_of_metrics(tmp_path: Path) -> None:
     assert (tmp_path / "table").read_text() == "env_steps,evaluation_mean_return\n7,1.5\n"
 
 
-def test_tensorboard_shows_the_numbers_in_groups_and_the_settings(tmp_path: Path) -> None:
+def test_tensorboard_has_metrics_in_groups_and_the_settings(tmp_path: Path) -> None:
     hparams = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
     sink = TensorBoardSink(tmp_path, {"seed": 3, "executor": "auto", "workers": None, "ppo": {"gamma": 0.5}})
     sink.write({"mean_return": 1.0, "act_share": 0.25, "env_steps_per_s": 9.0, "note": "text"}, 10)
@@ -195,8 +193,8 @@ def test_tensorboard_shows_the_numbers_in_groups_and_the_settings(tmp_path: Path
     events = shown(tmp_path)
     groups = {"train/mean_return", "time/act_share", "time/env_steps_per_s", "evaluation/mean_return"}
     assert set(events.Tags()["scalars"]) == groups
-    told = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
-    found = hparams.HParamsPluginData.FromString(told).session_start_info.hparams
+    result = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    found = hparams.HParamsPluginData.FromString(result).session_start_info.hparams
     assert {name: value.number_value or value.string_value for name, value in found.items()} == {
         "seed": 3.0,
         "executor": "auto",
@@ -204,7 +202,7 @@ def test_tensorboard_shows_the_numbers_in_groups_and_the_settings(tmp_path: Path
     }
 
 
-def test_tensorboard_shows_of_a_resumed_run_just_what_its_lines_say(tmp_path: Path) -> None:
+def test_tensorboard_of_a_resumed_run_equals_its_metrics_file(tmp_path: Path) -> None:
     first = TensorBoardSink(tmp_path)
     for step in (10, 30):  # killed, it lacks what was still to be written at 20; and 30 is beyond the checkpoint
         first.write({"loss": step / 10}, step)
@@ -222,14 +220,14 @@ def test_tensorboard_shows_of_a_resumed_run_just_what_its_lines_say(tmp_path: Pa
 
 
 def shown(folder: Path) -> Any:
-    """As TensorBoard itself reads it."""
+    """The values as TensorBoard itself reads them."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     events = accumulator.EventAccumulator(str(folder))
     events.Reload()
     return events
 
 
-def test_without_tensorboard_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboard_is_reported_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     with pytest.raises(PreflightError, match=r"pip install 'multiverse\[tensorboard\]'"):
         TensorBoardSink(tmp_path)

@@ -1,4 +1,4 @@
-"""Row E6: secrets are in no file of a run."""
+"""Row E6: no file of a run contains secrets."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SECRET = "hunter2-swordfish"
         "pwd", "DB_PWD", "authorization", "Authorization", "bearer", "http_auth", "credential", "session_cookie",
     ],
 )  # fmt: skip
-def test_secret_names(name: str) -> None:
+def test_secret_names_are_redacted(name: str) -> None:
     assert is_secret(name)
     assert redacted({name: SECRET}) == {name: REDACTED}
 
 
 @pytest.mark.parametrize("name", ["keys_pressed", "keyboard", "token_count", "secrets_found", "learning_rate", "env"])
-def test_names_that_are_not(name: str) -> None:
+def test_other_names_are_not_redacted(name: str) -> None:
     assert not is_secret(name)
     assert redacted({name: "x"}) == {name: "x"}
 
 
 @pytest.mark.fault("E6")
-def test_secrets_are_found_at_any_depth_and_the_original_stays() -> None:
+def test_secrets_are_redacted_at_any_depth_in_a_copy() -> None:
     config: dict[str, Any] = {
         "env_kwargs": {"api_key": SECRET, "level": 3},
         "sinks": [{"kind": "web", "token": SECRET}, ({"password": 12345},)],
@@ -51,13 +51,13 @@ def test_secrets_are_found_at_any_depth_and_the_original_stays() -> None:
         "use_token": True,
         "no_key": None,
     }
-    told = redacted(config)
-    assert SECRET not in str(told) and "12345" not in str(told)
-    assert told["env_kwargs"] == {"api_key": REDACTED, "level": 3}
-    assert told["secret"] == REDACTED
-    assert (told["use_token"], told["no_key"]) == (True, None)
+    result = redacted(config)
+    assert SECRET not in str(result) and "12345" not in str(result)
+    assert result["env_kwargs"] == {"api_key": REDACTED, "level": 3}
+    assert result["secret"] == REDACTED
+    assert (result["use_token"], result["no_key"]) == (True, None)
     assert config["env_kwargs"]["api_key"] == SECRET
-    assert redacted_fields(told) == ["env_kwargs.api_key", "sinks[0].token", "sinks[1][0].password", "secret"]
+    assert redacted_fields(result) == ["env_kwargs.api_key", "sinks[0].token", "sinks[1][0].password", "secret"]
 
 
 @pytest.mark.fault("E6")
@@ -79,31 +79,31 @@ def test_secrets_are_found_at_any_depth_and_the_original_stays() -> None:
         ["-token", SECRET],
     ],
 )
-def test_a_command_line_is_told_without_its_secrets(arguments: list[str]) -> None:
-    told = redacted_command(["train", *arguments, "--seed", "1"])
-    assert SECRET not in " ".join(told) and REDACTED in " ".join(told)
-    assert told[0] == "train" and told[-2:] == ["--seed", "1"]
+def test_command_line_is_written_without_its_secrets(arguments: list[str]) -> None:
+    result = redacted_command(["train", *arguments, "--seed", "1"])
+    assert SECRET not in " ".join(result) and REDACTED in " ".join(result)
+    assert result[0] == "train" and result[-2:] == ["--seed", "1"]
 
 
 ADDRESS = f"postgresql://me:{SECRET}@example.org:5432/worlds"
 
 
 @pytest.mark.fault("E6")
-def test_the_password_of_an_address_is_hidden_wherever_it_stands_and_asked_for_again() -> None:
+def test_password_in_a_url_is_redacted_everywhere_and_listed() -> None:
     config: dict[str, Any] = {"env_kwargs": {"url": ADDRESS, "more": [ADDRESS, ("x", ADDRESS)], "plain": "https://a.b"}}
-    told = redacted(config)
+    result = redacted(config)
     hidden = ADDRESS.replace(SECRET, REDACTED)
-    assert told["env_kwargs"] == {"url": hidden, "more": [hidden, ("x", hidden)], "plain": "https://a.b"}
-    assert redacted_fields(told) == ["env_kwargs.url", "env_kwargs.more[0]", "env_kwargs.more[1][1]"]
-    assert redacted(told) == told
+    assert result["env_kwargs"] == {"url": hidden, "more": [hidden, ("x", hidden)], "plain": "https://a.b"}
+    assert redacted_fields(result) == ["env_kwargs.url", "env_kwargs.more[0]", "env_kwargs.more[1][1]"]
+    assert redacted(result) == result
 
 
 @pytest.mark.parametrize("text", ["https://example.org:8080/path@2", "key: it is text", "a/b:c@d", "monkey=3", ""])
-def test_a_text_that_holds_no_address_with_a_password_stays_as_it_is(text: str) -> None:
+def test_text_without_a_url_password_is_unchanged(text: str) -> None:
     assert redacted({"note": text, "notes": [text]}) == {"note": text, "notes": [text]}
 
 
-def test_a_command_line_without_secrets_is_told_as_it_is() -> None:
+def test_command_line_without_secrets_is_unchanged() -> None:
     command = [
         "multiverse",
         "train",
@@ -118,7 +118,7 @@ def test_a_command_line_without_secrets_is_told_as_it_is() -> None:
 
 
 @pytest.mark.fault("E6")
-def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
+def test_no_file_of_a_run_has_a_secret_or_an_environment_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_VARIABLE", f"{SECRET}-in-the-environment")
@@ -142,5 +142,5 @@ def test_no_file_of_a_run_holds_a_secret_or_an_environment_variable(
     [{"header": "Authorization: Bearer S3CRET"}, {"pass": "S3CRET"}, {"url": "https://S3CRET@example.org/x"}],
     ids=str,
 )
-def test_headers_logins_and_short_names_are_hidden_too(value: dict[str, str]) -> None:
+def test_headers_logins_and_short_names_are_redacted(value: dict[str, str]) -> None:
     assert "S3CRET" not in str(redacted({"env_kwargs": value}))

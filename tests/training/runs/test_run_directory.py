@@ -1,4 +1,4 @@
-"""Run directories: where they are, what is in them, who is refused, and how they are cut back."""
+"""Run directories: their place, contents, refusals, and how they are truncated."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def run(tmp_path: Path) -> Iterator[RunDirectory]:
         yield run
 
 
-def test_a_run_is_named_after_its_env_agent_seed_and_time(run: RunDirectory, tmp_path: Path) -> None:
+def test_run_directory_is_named_after_env_algorithm_seed_and_time(run: RunDirectory, tmp_path: Path) -> None:
     assert run.path.parent == tmp_path / "runs" / "CartPole-v1"
     assert run.path.name.startswith("ppo-1-20") and len(run.path.name) == len("ppo-1-20260101-000000")
     assert run.checkpoints == run.path / "checkpoints" and run.checkpoints.is_dir()
 
 
-def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_of_one_second_have_different_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_directory.time, "strftime", lambda form: "now")
     runs = [RunDirectory.create(tmp_path, env="E", algorithm="a", seed=0) for _ in range(3)]
     assert [run.path.name for run in runs] == ["a-0-now", "a-0-now-2", "a-0-now-3"]
@@ -50,20 +50,20 @@ def test_runs_of_one_second_get_names_of_their_own(tmp_path: Path, monkeypatch: 
         ("make.<locals>.thunk", "make.thunk"),
     ],
 )  # fmt: skip
-def test_any_env_gives_a_safe_name(env: str, name: str, tmp_path: Path) -> None:
+def test_every_env_name_gives_a_safe_directory_name(env: str, name: str, tmp_path: Path) -> None:
     assert safe_name(env) == name
     with RunDirectory.create(tmp_path, env=env, algorithm="a/b", seed=3) as run:
         assert run.path.parent == tmp_path / name and run.path.name.startswith("a-b-3-")
 
 
-def test_an_explicit_directory_is_used_as_it_is(tmp_path: Path) -> None:
+def test_given_directory_is_used(tmp_path: Path) -> None:
     for path in (tmp_path / "new" / "deep", tmp_path / "empty"):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=path) as run:
             assert run.path == path
 
 
-def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InvalidRequest, match=r"not empty and holds no run .there is thesis\.tex"):
         RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=tmp_path)
@@ -73,7 +73,7 @@ def test_a_directory_with_other_things_in_it_is_refused_and_left_alone(tmp_path:
 
 
 @pytest.mark.fault("D7")
-def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDirectory) -> None:
+def test_directory_of_another_run_is_refused_unless_resumed(run: RunDirectory) -> None:
     before = sorted(run.path.rglob("*"))
     with pytest.raises(InvalidRequest, match="already holds a run: resume it"):
         RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=run.path)
@@ -84,13 +84,13 @@ def test_the_directory_of_another_run_is_refused_unless_it_is_resumed(run: RunDi
     RunDirectory.open(run.path).close()
 
 
-def test_one_that_was_killed_before_it_began_can_be_begun_again(tmp_path: Path) -> None:
+def test_run_killed_before_its_start_can_be_started_again(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "run.lock").write_text("")
     RunDirectory.create(env="E", algorithm="a", seed=0, run_dir=tmp_path).close()
 
 
-def test_what_is_written_comes_back(run: RunDirectory) -> None:
+def test_written_files_are_read_back(run: RunDirectory) -> None:
     assert not (run.path / "summary.json").exists()
     run.write_summary({"env_steps": 10, "evaluation": {"mean_return": float("nan")}})
     run.write_summary({"env_steps": 20, "evaluation": {"mean_return": float("nan")}})
@@ -106,7 +106,7 @@ def test_what_is_written_comes_back(run: RunDirectory) -> None:
 
 
 @pytest.mark.fault("D1")
-def test_a_file_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_replaced_completely_or_not_at_all(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write_summary({"good": True})
 
     def full(descriptor: int, data: bytes) -> int:
@@ -120,7 +120,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(run: RunDirectory, monkeypatch: 
     assert [path.name for path in run.path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_what_a_killed_writer_left_is_swept_when_the_run_is_opened(run: RunDirectory) -> None:
+def test_temporary_files_of_a_killed_writer_are_removed_on_open(run: RunDirectory) -> None:
     (run.path / ".writing-summary.json-12345678").write_text("half")
     run.close()
     RunDirectory.open(run.path).close()
@@ -128,7 +128,7 @@ def test_what_a_killed_writer_left_is_swept_when_the_run_is_opened(run: RunDirec
 
 
 def filled(run: RunDirectory) -> dict[str, int]:
-    """Two lines of metrics and one episode, then the position, then one more of each with a new column."""
+    """Write two lines of metrics and one episode, then the position, then one more of each with a new column."""
     sinks = run.sinks()
     for step in (10, 20):
         sinks.handle(MetricsLogged(env_steps=step, metrics={"return": step / 3, "phase": "a, b"}))
@@ -149,7 +149,7 @@ def contents(run: RunDirectory) -> list[str]:
     return [(run.path / name).read_text() for name in ("metrics.jsonl", "metrics.csv", "episodes.jsonl")]
 
 
-def test_files_are_cut_back_to_what_they_were(run: RunDirectory) -> None:
+def test_files_are_cut_back_to_a_position(run: RunDirectory) -> None:
     position = filled(run)
     assert contents(run)[1].splitlines() == [
         "env_steps,return,phase,loss", '10,3.3333333333333335,"a, b",', '20,6.666666666666667,"a, b",', "30,9.0,,0.5",
@@ -164,7 +164,7 @@ def test_files_are_cut_back_to_what_they_were(run: RunDirectory) -> None:
     assert run.position()["metrics.jsonl"] == len(contents(run)[0])
 
 
-def test_a_resumed_run_writes_what_an_uninterrupted_one_would_have(run: RunDirectory, tmp_path: Path) -> None:
+def test_resumed_run_writes_the_same_files_as_an_uninterrupted_one(run: RunDirectory, tmp_path: Path) -> None:
     position = filled(run)
     whole = contents(run)
     run.close()
@@ -179,14 +179,14 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_would_have(run: RunDirec
         assert contents(again) == whole
 
 
-def test_cut_back_to_the_start_leaves_nothing(run: RunDirectory) -> None:
+def test_cut_back_to_the_start_empties_the_files(run: RunDirectory) -> None:
     filled(run)
     run.cut_back({})
     assert run.position() == {"metrics.jsonl": 0, "episodes.jsonl": 0}
     assert not (run.path / "metrics.csv").exists()
 
 
-def test_a_file_that_has_lost_lines_is_told_and_cut_to_whole_ones(
+def test_file_that_lost_lines_is_reported_and_cut_to_whole_lines(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     position = filled(run)
@@ -198,7 +198,7 @@ def test_a_file_that_has_lost_lines_is_told_and_cut_to_whole_ones(
 
 @pytest.mark.fault("D3")
 @pytest.mark.parametrize("bad", [b"half a li", b"[1, 2]", b"null", b"\xff\xfe", b"[" * 100_000, b""])
-def test_a_line_that_makes_no_sense_is_told_and_costs_itself_only(
+def test_malformed_line_is_reported_and_skipped(
     bad: bytes, run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(run)
@@ -211,9 +211,7 @@ def test_a_line_that_makes_no_sense_is_told_and_costs_itself_only(
 
 
 @pytest.mark.fault("D2")
-def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_directory_is_refused_in_one_line(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     run.close()
     real = os.open
 
@@ -230,7 +228,7 @@ def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(
             with pytest.raises(MultiverseError, match="Read-only file system") as refused:
                 make(run.path)
             assert "\n" not in str(refused.value) and str(run.path) in str(refused.value)
-    with RunDirectory.open(run.path) as again:  # nothing was held
+    with RunDirectory.open(run.path) as again:  # the lock was not kept
         monkeypatch.setattr(os, "open", no_new_file)
         for write in (again.write_config, again.write_summary, again.write_provenance, again.write_spaces):
             with pytest.raises(MultiverseError, match=r"cannot be written to .*Read-only file system"):
@@ -238,7 +236,7 @@ def test_a_directory_that_cannot_be_written_to_is_refused_in_one_sentence(
 
 
 @pytest.mark.fault("F4")
-def test_episodes_that_cannot_be_written_are_told_once_and_stop_nobody(
+def test_unwritable_episodes_file_is_reported_once_without_ending_the_run(
     run: RunDirectory, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sinks = run.sinks()
@@ -258,7 +256,7 @@ def test_episodes_that_cannot_be_written_are_told_once_and_stop_nobody(
     assert run.position() == before  # and no half line
 
 
-def test_a_run_is_found_by_itself_by_its_checkpoints_and_from_above(run: RunDirectory, tmp_path: Path) -> None:
+def test_run_is_found_by_its_directory_its_checkpoints_or_a_parent(run: RunDirectory, tmp_path: Path) -> None:
     saved = Checkpoints(run.checkpoints).save({}, {}, 1)
     assert saved is not None
     for path in (run.path, run.checkpoints, run.path.parent, tmp_path / "runs", tmp_path):
@@ -266,7 +264,7 @@ def test_a_run_is_found_by_itself_by_its_checkpoints_and_from_above(run: RunDire
     assert find_run(saved) == (run.path, saved)
 
 
-def test_of_several_runs_the_one_written_to_last_is_meant(
+def test_most_recently_written_of_several_runs_is_found(
     run: RunDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "multiverse")
@@ -278,7 +276,7 @@ def test_of_several_runs_the_one_written_to_last_is_meant(
     assert "holds 2 runs" in caplog.text
 
 
-def test_where_there_is_no_run_that_is_said(tmp_path: Path) -> None:
+def test_missing_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="no such directory"):
         find_run(tmp_path / "nowhere")
     with pytest.raises(InvalidRequest, match="there is no run here or in the directories below") as refused:

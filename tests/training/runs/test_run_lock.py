@@ -1,4 +1,4 @@
-"""Row D7: one directory, one writer; a lock whose holder is gone holds nobody up."""
+"""Row D7: one directory, one writer; a lock whose holder has ended is taken over."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from multiverse.training.runs.files import Holder, RunLock
 
 
 class Child:
-    """A forked process that does one thing, says what came of it, and waits to be told to end."""
+    """A forked process that does one thing, reports the result and waits to be ended."""
 
     def __init__(self, work: Callable[[], str]) -> None:
         said, says = os.pipe()
@@ -60,7 +60,7 @@ def child() -> Iterator[Callable[[Callable[[], str]], Child]]:
 
 
 def locked(path: Path) -> str:
-    """In a child: what came of taking the lock, which it keeps until it ends."""
+    """Take the lock in a child, which keeps it until it ends; return the result."""
     try:
         KEPT.append(RunLock(path))
     except RunLocked as error:
@@ -73,7 +73,7 @@ Start = Callable[[Callable[[], str]], Child]
 
 
 @pytest.mark.fault("D7")
-def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path, child: Start) -> None:
+def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path, child: Start) -> None:
     first = child(lambda: locked(tmp_path))
     assert first.said == "locked"
     with pytest.raises(RunLocked, match=f"in use by process {first.pid} on .* since 20") as refused:
@@ -83,7 +83,7 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path, c
 
 @pytest.mark.fault("D7")
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel's locks", "no locks"])
-def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
+def test_lock_of_a_killed_process_is_taken_over_with_a_warning(
     tmp_path: Path, child: Start, kernel: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not kernel:
@@ -100,7 +100,7 @@ def test_the_lock_of_a_killed_process_is_taken_over_and_that_is_said(
 
 @pytest.mark.fault("D7")
 @pytest.mark.parametrize("kernel", [True, False], ids=["kernel's locks", "no locks"])
-def test_one_process_cannot_hold_it_twice(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_cannot_hold_a_lock_twice(tmp_path: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
         monkeypatch.setattr(files, "fcntl", None)
     lock = RunLock(tmp_path)
@@ -113,8 +113,8 @@ def test_one_process_cannot_hold_it_twice(tmp_path: Path, kernel: bool, monkeypa
 
 
 @pytest.mark.fault("D7")
-def test_a_refusal_does_not_cost_the_holder_its_lock(tmp_path: Path, child: Start) -> None:
-    """The kernel would end a process's lock as soon as it closes any descriptor of the file."""
+def test_refused_attempt_does_not_release_the_holders_lock(tmp_path: Path, child: Start) -> None:
+    """The kernel would release a process's lock as soon as it closes any descriptor of the file."""
     lock = RunLock(tmp_path)
     with pytest.raises(RunLocked):
         RunLock(tmp_path)
@@ -125,7 +125,7 @@ def test_a_refusal_does_not_cost_the_holder_its_lock(tmp_path: Path, child: Star
 
 
 @pytest.mark.fault("D7")
-def test_a_forked_child_neither_holds_nor_releases_its_parents_lock(tmp_path: Path, child: Start) -> None:
+def test_forked_child_neither_holds_nor_releases_its_parents_lock(tmp_path: Path, child: Start) -> None:
     lock = RunLock(tmp_path)
 
     def release_and_take() -> str:
@@ -149,7 +149,7 @@ def child_as_holder(first: Child) -> Holder:
 
 @pytest.mark.fault("D7")
 @pytest.mark.parametrize("stale", ["pid used again", "another boot", "garbage", "empty"])
-def test_a_stale_lock_is_told_from_a_living_holder(
+def test_stale_lock_is_distinguished_from_a_living_holder(
     tmp_path: Path, child: Start, stale: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     holder = child_as_holder(child(lambda: "lives"))
@@ -171,7 +171,7 @@ def test_a_stale_lock_is_told_from_a_living_holder(
 def test_lock_of_a_zombie_is_taken_over(
     tmp_path: Path, child: Start, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A killed process keeps its pid until its parent waits for it, which some never do."""
+    """A killed process keeps its pid until its parent waits for it, which some parents never do."""
     if not kernel:
         monkeypatch.setattr(files, "fcntl", None)
     first = child(lambda: locked(tmp_path))
@@ -182,8 +182,8 @@ def test_lock_of_a_zombie_is_taken_over(
 
 
 @pytest.mark.fault("D7")
-def test_of_many_that_find_a_stale_lock_one_takes_it(tmp_path: Path) -> None:
-    """All are let go at once, and keep what they got until all have been heard."""
+def test_exactly_one_of_many_processes_takes_over_a_stale_lock(tmp_path: Path) -> None:
+    """All start at once, and keep the result until all have reported."""
     signed(tmp_path, replace(Holder.me(), boot_id="another"))
     go, let_go = os.pipe()
     heard, say = os.pipe()
@@ -202,18 +202,18 @@ def test_of_many_that_find_a_stale_lock_one_takes_it(tmp_path: Path) -> None:
                 os._exit(0)
         children.append(pid)
     os.close(let_go)
-    told = b""
-    while len(told) < 8:
-        told += os.read(heard, 8)
+    message = b""
+    while len(message) < 8:
+        message += os.read(heard, 8)
     os.close(let_end)
     for pid in children:
         os.waitpid(pid, 0)
     for descriptor in (go, heard, say, end):
         os.close(descriptor)
-    assert sorted(told.decode()) == list("00000001")
+    assert sorted(message.decode()) == list("00000001")
 
 
-def test_a_process_is_known_by_when_it_began() -> None:
+def test_process_is_identified_by_its_start_time() -> None:
     assert files.started(os.getpid()) == Holder.me().started
     assert Holder.me().is_alive()
     assert files.started(2**22 + 5) is None

@@ -1,4 +1,4 @@
-"""Tables beside the checkpoints: a checkpoint costs what is new and keeps what it names, whatever strikes a save."""
+"""Tables beside the checkpoints: a checkpoint writes only new records and keeps those that it names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def total(folder: Path) -> int:
     return sum(path.stat().st_size for path in files(folder))
 
 
-def test_a_checkpoint_costs_what_is_new_and_nothing_is_asked_for_twice(tmp_path: Path) -> None:
+def test_checkpoint_writes_only_new_records_of_a_table(tmp_path: Path) -> None:
     checkpoints, asked = Checkpoints(tmp_path, keep=3), list[tuple[int, int]]()
 
     def watched(first: int, last: int) -> Any:
@@ -72,7 +72,7 @@ def test_a_checkpoint_costs_what_is_new_and_nothing_is_asked_for_twice(tmp_path:
 
 @pytest.mark.fault("D2")
 @pytest.mark.parametrize("letters", [100, 220, 5000])
-def test_a_table_whose_name_is_too_long_for_a_file_is_saved(tmp_path: Path, letters: int) -> None:
+def test_table_whose_name_is_too_long_for_a_file_is_saved(tmp_path: Path, letters: int) -> None:
     checkpoints = Checkpoints(tmp_path)
     names = ("x" * letters + "a", "x" * letters + "b")
     many = {"algorithms": {name: state(0, count)["algorithm"] for name, count in zip(names, (3, 5))}}
@@ -88,7 +88,7 @@ def test_a_table_whose_name_is_too_long_for_a_file_is_saved(tmp_path: Path, lett
     assert files(tmp_path) == []  # they are ours to remove
 
 
-def test_a_table_of_an_earlier_version_keeps_its_name(tmp_path: Path) -> None:
+def test_table_file_keeps_its_name_of_earlier_versions(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(state(0, 3), {}, 1)
     (file,) = files(tmp_path)
@@ -96,7 +96,7 @@ def test_a_table_of_an_earlier_version_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("D1")
-def test_files_go_when_no_checkpoint_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_files_without_a_checkpoint_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
     checkpoints = Checkpoints(tmp_path, keep=2)
     for number in range(1, 30):
@@ -113,14 +113,14 @@ def test_files_go_when_no_checkpoint_names_them(tmp_path: Path, monkeypatch: pyt
     assert len(files(tmp_path)) <= 3 and (tmp_path / TABLES / "notes.txt").exists()
 
 
-def test_a_long_pause_between_saves_forgets_what_was_never_written(tmp_path: Path) -> None:
+def test_records_dropped_between_saves_are_not_written(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(state(0, 100), {}, 1)
     checkpoints.save(state(5_000, 5_100), {}, 2)
     assert held(tmp_path / "step-000000000002") == (5_000, 5_100) and len(files(tmp_path)) == 1
 
 
-def test_whoever_goes_on_begins_a_new_file_and_writes_nothing_again(tmp_path: Path) -> None:
+def test_resumed_run_starts_a_new_table_file_and_rewrites_nothing(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(state(0, 1_000), {}, 1)
     (old,) = files(tmp_path)
     with old.open("ab") as file:
@@ -133,7 +133,7 @@ def test_whoever_goes_on_begins_a_new_file_and_writes_nothing_again(tmp_path: Pa
 
 
 @pytest.mark.fault("D3")
-def test_what_was_damaged_is_passed_over_for_the_one_before(
+def test_checkpoint_with_a_damaged_table_is_skipped_for_the_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 100 * DTYPE.itemsize)
@@ -145,7 +145,7 @@ def test_what_was_damaged_is_passed_over_for_the_one_before(
     files(tmp_path)[1].write_bytes(damaged)
     with pytest.raises(CheckpointBroken, match="other bytes than were written"):
         held(tmp_path / "step-000000000002")
-    latest = load_latest(tmp_path)  # to act with it the table is not looked at
+    latest = load_latest(tmp_path)  # acting does not read the table
     assert latest is not None and latest.state["algorithm"]["count"] == 200
     found = Checkpoints(tmp_path).load_latest()
     assert found is not None and found.state["algorithm"]["count"] == 100
@@ -153,7 +153,7 @@ def test_what_was_damaged_is_passed_over_for_the_one_before(
 
 
 @pytest.mark.fault("E7")
-def test_no_file_elsewhere_is_read(tmp_path: Path) -> None:
+def test_table_files_elsewhere_are_not_read(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(state(0, 10), {}, 1)
     (file,) = files(tmp_path)
     file.rename(tmp_path / "elsewhere")
@@ -173,14 +173,14 @@ def begun(folder: Path) -> Checkpoints:
 
 
 def one_more(checkpoints: Checkpoints, best: bool = False) -> None:
-    """Beyond the file that is there, forgetting some."""
+    """Save records beyond the existing file, and forget some."""
     checkpoints.save(state(20, 130), {}, 200, best=best)
 
 
 @pytest.mark.fault("D1", "D4")
 @pytest.mark.parametrize("fault", ["kill", "tear", "power", "power, names lost"])
 @pytest.mark.parametrize("best", [False, True])
-def test_struck_at_any_call_every_checkpoint_in_place_has_its_table(
+def test_crash_at_any_call_leaves_every_checkpoint_with_its_table(
     tmp_path: Path, fault: str, best: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
@@ -204,7 +204,7 @@ def test_struck_at_any_call_every_checkpoint_in_place_has_its_table(
 
 @pytest.mark.fault("D2")
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "for good"])
-def test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save(
+def test_full_disk_at_any_call_costs_only_this_save(
     tmp_path: Path, stays: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tables, "FULL_BYTES", 50 * DTYPE.itemsize)
@@ -222,7 +222,7 @@ def test_a_disk_that_fills_at_any_call_costs_nothing_but_this_save(
         assert re.search(r"not (saved|be removed) \(No space left on device\)", caplog.text)
         if (folder / "step-000000000100").exists():
             assert held(folder / "step-000000000100") == (0, 30)
-        assert total(folder) in (before, 130 * DTYPE.itemsize)  # all that is new, or nothing of it
+        assert total(folder) in (before, 130 * DTYPE.itemsize)  # all new records, or none of them
         one_more(checkpoints)
         assert held(folder / "step-000000000200") == (20, 130)
     assert calls > 10

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name, section_of
 from multiverse.algorithms.capabilities import refuse_unsupported
 from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.plan import read_plan
 from multiverse.core.wording import did_you_mean, short_repr
 from multiverse.training.config.build import Located, as_plain, build, is_required, place_of, with_current_names
 from multiverse.training.config.files import read_config
 from multiverse.training.config.other_libraries import EQUIVALENTS, SYNONYMS, equivalent
+from multiverse.training.config.train_config import BUDGETS, RUN_SETTINGS, TrainConfig
 
 if TYPE_CHECKING:
     from multiverse.training.learners import MakeAlgorithm
-
-from multiverse.core.plan import read_plan
-from multiverse.training.config.train_config import BUDGETS, RUN_SETTINGS, TrainConfig
 
 TRIED = "tried"
 """Key of a preset that is not a setting: the result of the run that validated it."""
