@@ -61,7 +61,7 @@ test-all: setup lint
 test-engine: $(ENGINE_VENV)/.installed
 	$(ENGINE_VENV)/bin/python -c "import importlib.util as u; assert u.find_spec('torch') is None"
 	$(ENGINE_VENV)/bin/python -m pytest -q -p tests.selection tests/core tests/ipc tests/executors \
-		tests/adapters tests/contract/test_partial.py --ignore tests/executors/test_ray.py
+		tests/adapters tests/vector/test_partial.py --ignore tests/executors/test_ray.py
 
 # The AgileRL drop-in beside the original, and that the benchmark runs beside it.
 test-agilerl: $(AGILERL_VENV)/.installed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.contract.configurations import Configuration
+from tests.vector.configurations import Configuration
 
 FULL = ("serial", "forkserver")
 WITH_RAY = ("test_equals_gymnasium.py", "test_env_failures.py", "test_parallel_equality.py", "test_turns_equality.py")

@@ -20,7 +20,7 @@ from benchmarks.soaking.rollouts import Rollouts, fields_for
 from benchmarks.soaking.signals import Hits
 from multiverse.rollouts.episodes import Collected
 from multiverse.rollouts.rollout import Rollout
-from tests.contract.configurations import make_with_fields
+from tests.vector.configurations import make_with_fields
 
 ROOT = Path(__file__).parents[2]
 WORKER_PID = 10

@@ -17,10 +17,10 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Field
 from multiverse.vector.opening import VectorOptions, open_envs
-from tests.contract.configurations import ALL, Configuration, over
-from tests.contract.conftest import worker_processes
 from tests.envs import Walk
 from tests.training.small_runs import SMALL
+from tests.vector.configurations import ALL, Configuration, over
+from tests.vector.conftest import worker_processes
 
 config = over(ALL)
 

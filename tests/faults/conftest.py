@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contract.conftest import gate, make, nothing_left_behind  # noqa: F401
+from tests.vector.conftest import gate, make, nothing_left_behind  # noqa: F401
 
 LoggedWarnings = Callable[[], list[str]]
 

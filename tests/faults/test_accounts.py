@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions, lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions, lock_step
 
 SHORT_S = 0.5
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, IntegerObservation
 from tests.faults.value_envs import Nested, SquareObservation
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 LOW, HIGH = -8.0, 9.0
 SEED, AT = 7, 3

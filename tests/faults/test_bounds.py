@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.faults.conftest import LoggedWarnings
 from tests.faults.value_envs import LeavesItsBox, Nested, OmitsPart
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 everywhere = pytest.mark.parametrize("config", EVERYWHERE, ids=str)

@@ -9,11 +9,11 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions, lock_step
 from tests.envs import AnySpace, Walk
 from tests.equality import assert_same
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions, lock_step
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID], ids=str)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.fault_envs import OddInfo
 from tests.faults.conftest import LoggedWarnings
 from tests.faults.value_envs import FailsReproducibly
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)

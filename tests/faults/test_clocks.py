@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import multiverse
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import lock_step
 
 SOURCE = Path(multiverse.__file__).parent
 ROOMS = [path for path in sorted(SOURCE.rglob("*.py")) if path.relative_to(SOURCE).parts[0] != "cli"]

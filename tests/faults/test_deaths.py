@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import LEAK_BYTES, Fault, Gate
 from tests.faults.value_envs import DiesWhileWritten
 from tests.processes import still_alive
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 DEATHS = {
     "kill": "was killed by SIGKILL",

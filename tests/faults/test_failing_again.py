@@ -12,12 +12,12 @@ import pytest
 import multiverse as mv
 from multiverse.cli.main import one_line
 from multiverse.executors.process import Processes
-from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults.conftest import LoggedWarnings
 from tests.faults.unlucky_envs import ExitsThenRaises, RaisesInSteps, RaisesOnceOrInReset, RaisesThenFails
+from tests.vector.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)

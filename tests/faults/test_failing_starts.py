@@ -17,11 +17,11 @@ import pytest
 
 import multiverse as mv
 from multiverse.executors.launch import fork_server, start_methods
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults import spoilt_server
 from tests.faults.conftest import LoggedWarnings
 from tests.processes import count_descriptors, still_alive
+from tests.vector.runs import actions
 
 
 def make(**options: Any) -> Any:

@@ -23,13 +23,13 @@ from multiverse.executors.worker_host import WorkerHost
 from multiverse.executors.worker_waits import Patience
 from multiverse.ipc import interrupts
 from multiverse.ipc.interrupts import StopRequests, StopWaiting
-from tests.contract.configurations import FORKSERVER, HYBRID, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Fault, Gate, Gated
 from tests.faults.conftest import LoggedWarnings
 from tests.faults.unlucky_envs import HangsThenWaits
+from tests.vector.configurations import FORKSERVER, HYBRID, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 SHORT_S = 0.3
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)

@@ -10,11 +10,11 @@ import pytest
 
 import multiverse as mv
 from multiverse.ipc import platform
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
-from tests.contract.conftest import Make
 from tests.fault_envs import Fault
 from tests.faults.programs import Victim
 from tests.processes import still_alive
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
+from tests.vector.conftest import Make
 
 PROGRAM = """
 import signal
@@ -42,7 +42,7 @@ signal.pause()
     [("process", "forkserver"), ("process", "fork"), ("process", "spawn"), ("hybrid", "forkserver")],
 )
 def test_worker_asleep_in_a_step_dies_with_its_killed_program(executor: str, method: str) -> None:
-    """Idle workers and ones that hold the GIL: see `tests/contract/test_orphans.py`."""
+    """Idle workers and ones that hold the GIL: see `tests/vector/test_orphans.py`."""
     with Victim(PROGRAM, executor, method, "sleep") as victim:
         victim.lines_until("pids", "stuck")
         assert victim.pids

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORKSERVER, HYBRID, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
 from tests.multi_agent.envs import Pair
+from tests.vector.configurations import FORKSERVER, HYBRID, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

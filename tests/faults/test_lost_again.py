@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Gate, Gated, wait_at
 from tests.faults.unlucky_envs import BadStart, ExitsThenFails, OddInfos
+from tests.vector.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

@@ -14,15 +14,15 @@ import multiverse as mv
 from multiverse.core.plan import number_of_bytes
 from multiverse.executors import worker_memory
 from multiverse.executors.worker_memory import SAMPLES, WORTH_A_WARNING, Growth
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.faults.conftest import LoggedWarnings
 from tests.faults.episode_envs import RunsOutOfMemory
 from tests.faults.unlucky_envs import Leaks
 from tests.rollouts.envs import Stumbles
 from tests.rollouts.test_whole_episodes import network
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 MIB = 1 << 20
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)

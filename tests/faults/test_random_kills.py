@@ -12,9 +12,9 @@ import pytest
 
 import multiverse as mv
 from multiverse.executors import supervisor
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
-from tests.contract.conftest import Make
 from tests.faults.value_envs import NeedsReset
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SPAWN, Configuration
+from tests.vector.conftest import Make
 
 PATIENCE_S = 20
 BLOB_BYTES = 200_000  # more than a pipe holds: many kills hit a worker in the middle of a message

@@ -14,14 +14,14 @@ from multiverse.cli.main import one_line
 from multiverse.core import failures
 from multiverse.core.failures import FAILURES_COMPARED, RESTARTS_IN_A_ROW, RestartLimit, Work, restart_limit
 from multiverse.executors.supervisor import HangsInARow
-from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.fault_envs import Fault
 from tests.faults.episode_envs import ExitsInSomeEpisodes
 from tests.rollouts.envs import Stumbles
 from tests.rollouts.test_whole_episodes import network
+from tests.vector.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

@@ -20,8 +20,6 @@ from multiverse.executors.supervisor import Supervisor
 from multiverse.ipc.interrupts import StopRequests
 from multiverse.ipc.mailbox import _WORKER_ASLEEP
 from multiverse.rollouts.rollout import LOST
-from tests.contract.configurations import make_with_fields
-from tests.contract.conftest import worker_processes
 from tests.faults.row_envs import (
     FailsOnce,
     FaultyPolicy,
@@ -33,6 +31,8 @@ from tests.faults.row_envs import (
     WaitsInSecondStep,
 )
 from tests.rollouts.test_collector import STEPS, collecting, fields_for, policy_for
+from tests.vector.configurations import make_with_fields
+from tests.vector.conftest import worker_processes
 
 
 def made(tmp_path: Path, at: int, deed: str, where: str, first: Any = FailsOnce, **limits: Any) -> Any:

@@ -16,12 +16,12 @@ from gymnasium import spaces
 import multiverse as mv
 from multiverse.executors import machine
 from multiverse.executors.launch import fork_server
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import worker_processes
-from tests.contract.runs import actions
 from tests.envs import AnySpace, Walk
 from tests.faults.programs import quiet_program
 from tests.faults.value_envs import SHARED_LOCK, TakesTheLock
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import worker_processes
+from tests.vector.runs import actions
 
 EVERYWHERE = [SERIAL, THREAD, FORKSERVER, FORK, SPAWN, HYBRID]
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, SPAWN, HYBRID], ids=str)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import THREAD
-from tests.contract.runs import actions
 from tests.fault_envs import Fault, Gate, Gated
 from tests.faults.programs import Victim, quiet_program
 from tests.processes import still_alive
+from tests.vector.configurations import THREAD
+from tests.vector.runs import actions
 
 
 @pytest.mark.fault("A19")

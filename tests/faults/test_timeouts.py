@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions, lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
 from tests.processes import still_alive
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, SPAWN, THREAD, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions, lock_step
 
 SHORT_S = 0.3
 with_workers = pytest.mark.parametrize("config", [THREAD, FORKSERVER, HYBRID], ids=str)

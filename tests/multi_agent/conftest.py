@@ -1,3 +1,3 @@
 """The fixtures of the contract suite."""
 
-from tests.contract.conftest import gate, make, nothing_left_behind  # noqa: F401
+from tests.vector.conftest import gate, make, nothing_left_behind  # noqa: F401

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import DISTINCT, SERIAL, Configuration, over
-from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import Lingering, Pair, Silent, Village
+from tests.vector.configurations import DISTINCT, SERIAL, Configuration, over
+from tests.vector.conftest import Make
 
 config = over(DISTINCT)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step"])

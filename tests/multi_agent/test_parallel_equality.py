@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.contract.configurations import ALL, DISTINCT, SERIAL, THREAD, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
 from tests.envs import Directions
 from tests.multi_agent.envs import Alone, Numbered, OddSpaces, Pair, Village
 from tests.multi_agent.oracle import assert_same_run
 from tests.space_catalogue import SPACES, catalogue
+from tests.vector.configurations import ALL, DISTINCT, SERIAL, THREAD, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
 
 config = over(WITHOUT_SPAWN)
 modes = pytest.mark.parametrize("autoreset", ["next_step", "same_step", "disabled"])

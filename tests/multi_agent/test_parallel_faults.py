@@ -13,10 +13,10 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.layout import PRESENT
-from tests.contract.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import Pair
+from tests.vector.configurations import FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)

@@ -12,11 +12,11 @@ import multiverse as mv
 from multiverse.adapters.env_source import Recipe
 from multiverse.core.reset_plan import ResetRequest
 from multiverse.executors import choose
-from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import FARMERS, GUARDS, Circle, OptionVillage, Pair, Village
 from tests.multi_agent.oracle import ManyEnvs, assert_row
+from tests.vector.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
 
 config = over(WITHOUT_SPAWN)
 

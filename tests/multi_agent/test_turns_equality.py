@@ -11,11 +11,11 @@ import pytest
 from pettingzoo.utils.conversions import parallel_to_aec
 
 import multiverse as mv
-from tests.contract.configurations import ALL, DISTINCT, SERIAL, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
 from tests.multi_agent.envs import Circle, Pair
 from tests.multi_agent.oracle import assert_same_run
 from tests.multi_agent.turn_oracle import actions_for, assert_same_games
+from tests.vector.configurations import ALL, DISTINCT, SERIAL, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
 
 config = over(WITHOUT_SPAWN)
 modes = pytest.mark.parametrize("autoreset", ["same_step", "next_step", "disabled"])

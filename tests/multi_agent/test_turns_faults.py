@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import DISTINCT, FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
-from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import GUARDS, FaultyCircle, Undying
 from tests.multi_agent.turn_oracle import actions_for
+from tests.vector.configurations import DISTINCT, FORK, FORKSERVER, HYBRID, SERIAL, THREAD, Configuration
+from tests.vector.conftest import Make
 
 everywhere = pytest.mark.parametrize("config", [SERIAL, THREAD, FORKSERVER, HYBRID], ids=str)
 with_processes = pytest.mark.parametrize("config", [FORKSERVER, FORK, HYBRID], ids=str)

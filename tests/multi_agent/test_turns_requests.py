@@ -10,11 +10,11 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.reset_plan import ResetRequest
-from tests.contract.configurations import FORKSERVER, SERIAL, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
 from tests.equality import assert_same
 from tests.multi_agent.envs import GUARDS, Circle
 from tests.multi_agent.turn_oracle import actions_for, assert_turn, batched, pick, stream
+from tests.vector.configurations import FORKSERVER, SERIAL, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
 
 config = over(WITHOUT_SPAWN)
 guards = partial(Circle, agents=GUARDS, restless=0.1)

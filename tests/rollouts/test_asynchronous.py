@@ -21,10 +21,10 @@ from multiverse.rollouts.asynchronous import Account, AsynchronousCollection, Ro
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import Rollout, RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
-from tests.contract.configurations import make_with_fields
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.envs import Walk
 from tests.rollouts.envs import Once, Versioned
+from tests.vector.configurations import make_with_fields
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 STEPS, NUM_ENVS, PLAN = 9, 4, mv.DerivedSeeds(4)
 ENOUGH_S = 30.0

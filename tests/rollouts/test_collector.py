@@ -18,9 +18,9 @@ from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.episodes import ActionLog, Collected
 from multiverse.rollouts.rollout import Rollout, RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
-from tests.contract.configurations import ALL, Configuration, make_with_fields, over
 from tests.envs import Walk
 from tests.rollouts.envs import Unlucky
+from tests.vector.configurations import ALL, Configuration, make_with_fields, over
 
 config = over([one for one in ALL if str(one) in ("serial", "forkserver", "hybrid")])
 STEPS = 7

@@ -12,8 +12,8 @@ from multiverse.core.policy import Memory, Seen
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
-from tests.contract.configurations import make_with_fields
 from tests.multi_agent.envs import FARMERS, GUARDS, Circle, Village
+from tests.vector.configurations import make_with_fields
 
 STEPS, ENVS = 23, 4
 KINDS = pytest.mark.parametrize("kind", [Village, Circle])

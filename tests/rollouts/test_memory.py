@@ -13,8 +13,8 @@ from multiverse.core.policy import Memory, Seen
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
-from tests.contract.configurations import ALL, Configuration, over
 from tests.envs import Walk
+from tests.vector.configurations import ALL, Configuration, over
 
 config = over([one for one in ALL if str(one) in ("serial", "forkserver", "hybrid")])
 STEPS = 7

@@ -13,8 +13,8 @@ import pytest
 import multiverse as mv
 from multiverse.core.layout import OBSERVATIONS, SINGLE_AGENT
 from multiverse.rollouts.restoring import restore_by_replay
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.fault_envs import Fault
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 PLAN = mv.DerivedSeeds(4)
 SHOWN = (SINGLE_AGENT, OBSERVATIONS)

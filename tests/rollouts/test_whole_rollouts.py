@@ -15,10 +15,10 @@ from multiverse.core.policy import Seen
 from multiverse.rollouts.collector import Collector
 from multiverse.rollouts.rollout import RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
-from tests.contract.configurations import Configuration, make_with_fields
 from tests.rollouts.envs import Uneven
 from tests.rollouts.test_collector import config, policy_for  # noqa: F401
 from tests.training.small_runs import SMALL, digest, lines_of
+from tests.vector.configurations import Configuration, make_with_fields
 
 MOST, NUM_ENVS, PLAN = 12, 4, mv.DerivedSeeds(4)
 

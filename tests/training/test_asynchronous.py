@@ -14,10 +14,10 @@ import multiverse as mv
 from multiverse.ipc import interrupts
 from multiverse.training import session_envs
 from multiverse.training.opening import checkpoint_of
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Once
 from tests.training.small_runs import SMALL, lines_of
 from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 RUN: dict[str, Any] = {**SMALL, "executor": "process", "workers": 2, "asynchronous": True, "progress": False}
 

@@ -21,9 +21,9 @@ from multiverse.training.evaluation import Evaluation, EvaluationOptions, evalua
 from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.checkpoint_format import migrated_state
 from multiverse.vector.single import VectorEnv
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import Uneven, Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 EPISODES = 13
 SEEDS = [evaluation_seed(0, k) for k in range(EPISODES)]

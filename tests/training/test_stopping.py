@@ -13,9 +13,9 @@ import multiverse as mv
 from multiverse.ipc import interrupts
 from multiverse.training import session_envs
 from multiverse.training.opening import checkpoint_of
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
 from tests.training.envs import InterruptsAndHangs
 from tests.training.small_runs import SMALL
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 
 @pytest.mark.fault("G4", "A14")

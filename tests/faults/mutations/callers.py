@@ -9,8 +9,8 @@ RESTARTS = "tests/faults/test_restarts.py"
 ACCOUNTS = "tests/faults/test_accounts.py"
 START_UP = "tests/faults/test_start_up.py"
 BOUNDS = "tests/faults/test_bounds.py"
-BAD_OBSERVATIONS = "tests/contract/test_bad_observations.py"
-BAD_REQUESTS = "tests/contract/test_bad_requests.py"
+BAD_OBSERVATIONS = "tests/vector/test_bad_observations.py"
+BAD_REQUESTS = "tests/vector/test_bad_requests.py"
 
 GUARDS = (
     # -- B4 to B9 --------------------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ RESTARTS = "tests/faults/test_restarts.py"
 LIMITS = "tests/faults/test_restart_limits.py"
 MEMORY = "tests/faults/test_memory.py"
 CAUSES = "tests/faults/test_causes.py"
-ENV_FAILURES = "tests/contract/test_env_failures.py"
-LEAKS = "tests/contract/test_leaks.py"
+ENV_FAILURES = "tests/vector/test_env_failures.py"
+LEAKS = "tests/vector/test_leaks.py"
 
 GUARDS = (
     # -- A7 to A10: restarts and causes ----------------------------------------------------------------------

@@ -8,8 +8,8 @@ START_UP = "tests/faults/test_start_up.py"
 KILLED = "tests/faults/test_killed_programs.py"
 SIGNALS = "tests/faults/test_signals.py"
 THREADS = "tests/faults/test_threads.py"
-LEAKS = "tests/contract/test_leaks.py"
-REGISTERED = "tests/contract/test_registered_ids.py"
+LEAKS = "tests/vector/test_leaks.py"
+REGISTERED = "tests/vector/test_registered_ids.py"
 
 GUARDS = (
     # -- A11 to A14: endings ---------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ GUARDS = (
         swap("killpg", "kill"),
         (
             f"{KILLED}::test_processes_started_by_an_env_end_with_close[forkserver]",
-            "tests/contract/test_surroundings.py::test_processes_started_by_an_env_end_with_its_worker[fork]",
+            "tests/vector/test_surroundings.py::test_processes_started_by_an_env_end_with_its_worker[fork]",
         ),
     ),
     Guard(
@@ -62,13 +62,13 @@ GUARDS = (
         "ctrl-c-is-the-callers",
         ("A14",),
         swap("SIG_IGN", "SIG_DFL"),
-        ("tests/contract/test_surroundings.py::test_workers_ignore_sigint_and_sigusr1[forkserver]",),
+        ("tests/vector/test_surroundings.py::test_workers_ignore_sigint_and_sigusr1[forkserver]",),
     ),
     Guard(
         "sigusr1-does-not-end-the-fork-server",
         ("A14",),
         swap("SIG_IGN", "SIG_DFL"),
-        ("tests/contract/test_surroundings.py::test_workers_ignore_sigint_and_sigusr1[forkserver]",),
+        ("tests/vector/test_surroundings.py::test_workers_ignore_sigint_and_sigusr1[forkserver]",),
     ),
     Guard(
         "a-set-asks-its-runs-to-save",
@@ -105,7 +105,7 @@ GUARDS = (
         ("A14",),
         NEVER,
         (
-            "tests/contract/test_interrupts.py"
+            "tests/vector/test_interrupts.py"
             "::test_large_answer_to_an_abandoned_call_does_not_block_later_calls[forkserver]",
         ),
     ),

@@ -28,7 +28,7 @@ GUARDS = (
         "after-a-death-only-close",
         ("A1",),
         GONE,
-        ("tests/contract/test_worker_death.py::test_calls_after_a_death_other_than_close_are_refused[forkserver]",),
+        ("tests/vector/test_worker_death.py::test_calls_after_a_death_other_than_close_are_refused[forkserver]",),
     ),
     Guard(
         "peak-memory-forkserver",

@@ -7,7 +7,7 @@ from tests.faults.mutations.guard import ALWAYS, GONE, NEVER, Guard, instead, sw
 VALUES = "tests/faults/test_bad_values.py"
 BOUNDS = "tests/faults/test_bounds.py"
 MASKS = "tests/training/test_action_masks.py"
-BAD_OBSERVATIONS = "tests/contract/test_bad_observations.py"
+BAD_OBSERVATIONS = "tests/vector/test_bad_observations.py"
 RAISES = f"{VALUES}::test_raise_mode_names_env_path_value_and_reproduction"
 TRUNCATES = f"{VALUES}::test_truncate_mode_ends_the_episode_without_the_bad_step"
 PICTURES = f"{VALUES}::test_small_and_large_observations_are_checked_alike"

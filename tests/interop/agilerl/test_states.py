@@ -18,7 +18,6 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 import multiverse as mv
 from multiverse.core.plan import Timeouts
 from multiverse.interop.agilerl import AsyncPettingZooVecEnv, AsyncState
-from tests.contract.test_interrupts import interrupted_at
 from tests.equality import assert_same
 from tests.fault_envs import Gate
 from tests.interop.agilerl.conftest import Make
@@ -26,6 +25,7 @@ from tests.interop.agilerl.envs import Gated, Troupe
 from tests.interop.agilerl.model import Model
 from tests.interop.agilerl.peer import Original, with_agilerl
 from tests.processes import still_alive
+from tests.vector.test_interrupts import interrupted_at
 
 MOMENT_S = 0.02
 ACTIONS = {agent: np.array([1, 2]) for agent in ("actor_0", "zoe", "actor_1")}

@@ -24,13 +24,13 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 import multiverse as mv
 from multiverse.executors import machine
 from multiverse.interop.gymnasium import AsyncState, AsyncVectorEnv
-from tests.contract.test_interrupts import interrupted_at, sleeps
 from tests.envs import AnySpace, Directions, Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
 from tests.interop.conftest import remembered
 from tests.processes import has_not_ended, still_alive
 from tests.space_catalogue import catalogue
+from tests.vector.test_interrupts import interrupted_at, sleeps
 
 MOMENT_S = 0.02
 Make = Callable[..., AsyncVectorEnv[Any, Any]]

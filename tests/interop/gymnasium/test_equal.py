@@ -14,10 +14,10 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import ClipReward, DictInfoToList, FlattenObservation, RecordEpisodeStatistics
 
 from multiverse.interop.gymnasium import AsyncVectorEnv, SyncVectorEnv
-from tests.contract.runs import assert_same_run
 from tests.envs import AnySpace, NumericInfos, RichInfos, Walk, stand_still
 from tests.equality import assert_same
 from tests.space_catalogue import SPACES, catalogue
+from tests.vector.runs import assert_same_run
 
 THEIRS = {AsyncVectorEnv: gymnasium.vector.AsyncVectorEnv, SyncVectorEnv: gymnasium.vector.SyncVectorEnv}
 BOTH = pytest.mark.parametrize("kind", [AsyncVectorEnv, SyncVectorEnv], ids=["async", "sync"])

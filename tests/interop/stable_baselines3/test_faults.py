@@ -14,13 +14,13 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv, vec_envs
-from tests.contract.test_interrupts import interrupted_at
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
 from tests.interop.stable_baselines3.envs import OwnError, RaisesItsOwn
 from tests.interop.stable_baselines3.pairs import KINDS, OURS
 from tests.processes import still_alive
+from tests.vector.test_interrupts import interrupted_at
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 ZEROS = np.zeros(3, np.int64)

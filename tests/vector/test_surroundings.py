@@ -15,12 +15,12 @@ import pytest
 
 import multiverse as mv
 from multiverse.executors.launch import fork_server
-from tests.contract.configurations import WITH_PROCESSES, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.processes import still_alive
+from tests.vector.configurations import WITH_PROCESSES, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import lock_step
 
 ROOT = Path(__file__).parents[2]
 with_processes = pytest.mark.parametrize("config", WITH_PROCESSES, ids=str)

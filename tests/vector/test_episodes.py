@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contract.configurations import WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.equality import assert_same
+from tests.vector.configurations import WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 config = over(WITHOUT_SPAWN)
 

@@ -19,7 +19,7 @@ WITH_PIPES_AND_FILES = "forkserver or (fork and leaks) or (thread and leaks) or 
 @pytest.mark.skipif(platform.fallback_forced(), reason="this is that run")
 def test_core_contract_tests_pass_on_the_portable_fallback() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", "--no-header"]
-    chosen = ["-k", WITH_PIPES_AND_FILES, *(f"tests/contract/{name}" for name in CORE)]
+    chosen = ["-k", WITH_PIPES_AND_FILES, *(f"tests/vector/{name}" for name in CORE)]
     done = subprocess.run(
         [*command, *chosen],
         cwd=ROOT,

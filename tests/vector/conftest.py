@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from multiverse.executors.launch import fork_server
-from tests.contract.configurations import ALL, Configuration
 from tests.fault_envs import Gate
 from tests.processes import still_alive
+from tests.vector.configurations import ALL, Configuration
 
 Make = Callable[..., Any]
 

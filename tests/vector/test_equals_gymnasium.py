@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.contract.configurations import (
+from tests.envs import AnySpace, NumericInfos, PlainInts, RichInfos, Walk
+from tests.equality import assert_same
+from tests.space_catalogue import SPACES, catalogue
+from tests.vector.configurations import (
     FORK,
     FORKSERVER,
     HYBRID,
@@ -22,10 +25,7 @@ from tests.contract.configurations import (
     gymnasiums_own,
     over,
 )
-from tests.contract.runs import actions, assert_same_run
-from tests.envs import AnySpace, NumericInfos, PlainInts, RichInfos, Walk
-from tests.equality import assert_same
-from tests.space_catalogue import SPACES, catalogue
+from tests.vector.runs import actions, assert_same_run
 
 config = over(WITHOUT_SPAWN)
 MODES = ["next_step", "same_step", "disabled"]

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tests.contract.configurations import DISTINCT, SERIAL, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import AnySpace, KeepsAction, MutatesItsObservation, RichInfos, Walk
 from tests.equality import assert_same, same
 from tests.space_catalogue import catalogue
+from tests.vector.configurations import DISTINCT, SERIAL, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 config = over(WITHOUT_SPAWN)
 

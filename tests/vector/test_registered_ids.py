@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.test_no_main_guard import lines_of
+from tests.vector.test_no_main_guard import lines_of
 
 DEFINITIONS = """
 import threading

@@ -14,11 +14,11 @@ import pytest
 import multiverse as mv
 from multiverse.interop.gymnasium import AsyncVectorEnv, SyncVectorEnv
 from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
-from tests.contract.configurations import ALL, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk
 from tests.multi_agent.envs import Circle, Pair
+from tests.vector.configurations import ALL, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 config = over([c for c in ALL if c.name in ("serial", "thread", "forkserver", "fork", "hybrid")])
 WAYS: dict[str, Callable[[Any], Any]] = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import FORK, FORKSERVER, THREAD, Configuration
-from tests.contract.conftest import Make
 from tests.fault_envs import Gate, Gated
+from tests.vector.configurations import FORK, FORKSERVER, THREAD, Configuration
+from tests.vector.conftest import Make
 
 
 @pytest.mark.fault("A4")

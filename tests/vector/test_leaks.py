@@ -18,11 +18,11 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.executors.launch import fork_server
-from tests.contract.configurations import ALL, UNEVEN, Configuration, over
-from tests.contract.conftest import worker_processes
 from tests.envs import AnySpace, Walk
 from tests.fault_envs import Fault
 from tests.processes import still_alive
+from tests.vector.configurations import ALL, UNEVEN, Configuration, over
+from tests.vector.conftest import worker_processes
 
 ROOT = Path(__file__).parents[2]
 config = over([c for c in ALL if c is not UNEVEN])

@@ -13,12 +13,12 @@ import pytest
 
 import multiverse as mv
 from multiverse.ipc.waiting import WaitSet
-from tests.contract.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, UNEVEN, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions, lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, Gate, Gated
+from tests.vector.configurations import FORKSERVER, HYBRID, SERIAL, THREAD, UNEVEN, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions, lock_step
 
 with_workers = pytest.mark.parametrize("config", [THREAD, FORKSERVER, HYBRID, UNEVEN], ids=str)
 

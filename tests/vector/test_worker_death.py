@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import WITH_PROCESSES, Configuration
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import AnySpace, Walk
 from tests.fault_envs import Fault
 from tests.space_catalogue import catalogue
+from tests.vector.configurations import WITH_PROCESSES, Configuration
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 pytestmark = pytest.mark.parametrize("config", WITH_PROCESSES, ids=str)
 

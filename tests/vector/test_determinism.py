@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.runs import action, actions
 from tests.envs import AnySpace, RichInfos, Walk
 from tests.equality import assert_same
 from tests.space_catalogue import catalogue
+from tests.vector.runs import action, actions
 
 NUM_ENVS = 5
 WAYS: list[dict[str, Any]] = [

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contract.configurations import WITHOUT_SPAWN, Configuration, gymnasiums_own, over
-from tests.contract.conftest import Make
-from tests.contract.runs import action, actions, lock_step, row_of
 from tests.envs import AnySpace, HookTask, OptionTask, RichInfos, Walk
 from tests.equality import assert_same
 from tests.space_catalogue import catalogue
+from tests.vector.configurations import WITHOUT_SPAWN, Configuration, gymnasiums_own, over
+from tests.vector.conftest import Make
+from tests.vector.runs import action, actions, lock_step, row_of
 
 config = over(WITHOUT_SPAWN)
 

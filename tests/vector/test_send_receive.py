@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import HYBRID, THREAD, UNEVEN, WITH_WORKERS, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import action, actions, lock_step, row_of
 from tests.envs import AnySpace, Walk
 from tests.equality import assert_same
 from tests.fault_envs import Gate, Gated
 from tests.space_catalogue import catalogue
+from tests.vector.configurations import HYBRID, THREAD, UNEVEN, WITH_WORKERS, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import action, actions, lock_step, row_of
 
 config = over(WITHOUT_SPAWN)
 

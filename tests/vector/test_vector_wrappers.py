@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import vector
 
-from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, gymnasiums_own, over
-from tests.contract.runs import assert_same_run
 from tests.envs import Walk
 from tests.equality import assert_same
+from tests.vector.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, gymnasiums_own, over
+from tests.vector.runs import assert_same_run
 
 config = over(WITHOUT_SPAWN)
 

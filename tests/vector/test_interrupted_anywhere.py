@@ -19,9 +19,9 @@ from gymnasium import spaces
 
 import multiverse as mv
 from multiverse.ipc.interrupts import HeldInterrupts
-from tests.contract.configurations import make_with_fields
 from tests.envs import Counts, Walk
 from tests.rollouts.test_collector import collecting, fields_for, policy_for
+from tests.vector.configurations import make_with_fields
 
 SOURCE = str(Path(mv.__file__).parent)
 NUM_ENVS = 3

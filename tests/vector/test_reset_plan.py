@@ -10,11 +10,11 @@ import pytest
 
 import multiverse as mv
 from multiverse.core.seeds import episode_seed
-from tests.contract.configurations import WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import HookTask, Walk
 from tests.equality import assert_same
+from tests.vector.configurations import WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 config = over(WITHOUT_SPAWN)
 

@@ -11,7 +11,7 @@ import pytest
 import multiverse as mv
 from multiverse.vector import make
 from multiverse.vector.opening import VectorOptions
-from tests.contract.conftest import nothing_left_behind  # noqa: F401
+from tests.vector.conftest import nothing_left_behind  # noqa: F401
 
 VALUES: dict[str, Any] = {
     "start_method": "fork",

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 import multiverse as mv
-from tests.contract.configurations import Configuration, gymnasiums_own
-from tests.contract.conftest import Make
-from tests.contract.runs import actions
 from tests.envs import Walk, stand_still
 from tests.equality import assert_same
+from tests.vector.configurations import Configuration, gymnasiums_own
+from tests.vector.conftest import Make
+from tests.vector.runs import actions
 
 
 def test_vector_env_has_the_class_and_spaces_of_gymnasium(make: Make, config: Configuration) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import multiverse as mv
-from tests.contract.configurations import SERIAL, WITH_WORKERS, Configuration
-from tests.contract.conftest import Make, worker_processes
-from tests.contract.runs import actions, lock_step
 from tests.envs import Walk
 from tests.equality import assert_same
 from tests.fault_envs import Fault, OddInfo
+from tests.vector.configurations import SERIAL, WITH_WORKERS, Configuration
+from tests.vector.conftest import Make, worker_processes
+from tests.vector.runs import actions, lock_step
 
 
 def faulty(config: Configuration, faults: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:

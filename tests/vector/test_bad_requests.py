@@ -9,12 +9,12 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from tests.contract.configurations import SERIAL, WITHOUT_SPAWN, Configuration, over
-from tests.contract.conftest import Make
-from tests.contract.runs import actions, assert_same_run
 from tests.envs import AnySpace, Walk
 from tests.equality import assert_same
 from tests.space_catalogue import catalogue
+from tests.vector.configurations import SERIAL, WITHOUT_SPAWN, Configuration, over
+from tests.vector.conftest import Make
+from tests.vector.runs import actions, assert_same_run
 
 config = over(WITHOUT_SPAWN)
 

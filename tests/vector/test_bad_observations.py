@@ -9,10 +9,10 @@ import pytest
 from gymnasium import spaces
 
 import multiverse as mv
-from tests.contract.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
-from tests.contract.runs import actions
 from tests.envs import AnySpace, Walk
 from tests.fault_envs import Fault, IntegerObservation
+from tests.vector.configurations import DISTINCT, WITHOUT_SPAWN, Configuration, over
+from tests.vector.runs import actions
 
 config = over(WITHOUT_SPAWN)
 
