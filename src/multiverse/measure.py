@@ -51,7 +51,8 @@ def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None 
     if autoreset == AutoresetMode.DISABLED:
         raise InvalidRequest("the rate of envs without autoreset cannot be measured: use next_step or same_step")
     if isinstance(envs, BaseMultiAgentVectorEnv):
-        return _rate(*_team_blocks(envs, autoreset == AutoresetMode.SAME_STEP), seconds)
+        block, steps_in = _team_blocks(envs, same_step=autoreset == AutoresetMode.SAME_STEP)
+        return _rate(block, steps_in, seconds)
     endless = cycle(actions if actions is not None else sample_actions(envs.action_space))
     step, num_envs = envs.step, envs.num_envs
 
@@ -287,7 +288,8 @@ def bare_loop(
         block = _bare_single(bare, several)
     else:
         foreign = cast(PettingZooEnv, env).foreign
-        block = _bare_team(foreign, env.description.groups, *begun(foreign.reset, 0))
+        first, begin = begun(foreign.reset, 0)
+        block = _bare_team(foreign, env.description.groups, first=first, begin=begin)
     waited_before = machine.waited_for_core_s()
     rate, waited_s = _rate(block, int, seconds), machine.waited_for_core_s()
     return rate, None if waited_s is None or waited_before is None else waited_s - waited_before

@@ -225,7 +225,7 @@ def _reward_rule(section: _Section, names: Mapping[str, RamField]) -> RewardRule
     if event != "nearer" and to + within:
         raise InvalidConfig(section.where, "`to` and `within` are only for `when: nearer`")
     amount = _amount(section.place("reward" if each is None else "each"), reward if each is None else each)
-    condition = None if test is None else Condition(of[0], *test)
+    condition = None if test is None else Condition(of[0], test=test[0], value=test[1])
     return RewardRule(of, event, condition, amount, None if each is None else amount, once, to, within)
 
 
@@ -235,7 +235,7 @@ def _condition(section: _Section, names: Mapping[str, RamField]) -> Condition:
     section.end()
     if test is None:
         raise InvalidConfig(section.where, f"expected one of {', '.join(TESTS)}")
-    return Condition(of, *test)
+    return Condition(of, test=test[0], value=test[1])
 
 
 def _test(section: _Section) -> tuple[str, int] | None:

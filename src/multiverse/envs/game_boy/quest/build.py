@@ -179,7 +179,7 @@ def write_rooms(header: Header) -> None:
     header.array("room_enemies", enemies)
     header.array("room_finds", finds)
     header.array("room_names", names.encode())
-    goals = [(room, way_to(*step, room, exits)) for step in STEPS for room in range(len(maps))]
+    goals = [(room, way_to(target, place, room, exits)) for target, place in STEPS for room in range(len(maps))]
     different = list(dict.fromkeys(goals))
     header.array("guide", [part for _, place in goals for part in place])
     header.array("guide_ways", [different.index(goal) for goal in goals])
