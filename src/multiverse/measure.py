@@ -51,8 +51,8 @@ def step_rate(envs: AnyVectorEnv, seconds: float, actions: Sequence[Any] | None 
     if autoreset == AutoresetMode.DISABLED:
         raise InvalidRequest("the rate of envs without autoreset cannot be measured: use next_step or same_step")
     if isinstance(envs, BaseMultiAgentVectorEnv):
-        block, steps_in = _team_blocks(envs, same_step=autoreset == AutoresetMode.SAME_STEP)
-        return _rate(block, steps_in, seconds)
+        take_steps, count_steps = _team_blocks(envs, same_step=autoreset == AutoresetMode.SAME_STEP)
+        return _rate(take_steps, count_steps, seconds)
     endless = cycle(actions if actions is not None else sample_actions(envs.action_space))
     step, num_envs = envs.step, envs.num_envs
 

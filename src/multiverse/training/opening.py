@@ -172,8 +172,8 @@ def validate(saved: SavedRun, settings: Mapping[str, Any], objects: RunObjects, 
     envs, weights = NEW_ENVS, None
     if checkpoint is not None:
         if hold:
-            saved, clock = settings_and_clock(checkpoint)
-            config = dataclasses.replace(config, schedule_progress=last_progress(saved, clock))
+            settings, clock = settings_and_clock(checkpoint)
+            config = dataclasses.replace(config, schedule_progress=last_progress(settings, clock))
         _refuse_smaller_budget(given.get("env_steps"), checkpoint)
         _warn_of_differences(checkpoint, config)  # guard: differences-are-told
         envs = resumed_envs(checkpoint, config)
