@@ -9,8 +9,8 @@ import pytest
 
 import multiverse as mv
 from multiverse.algorithms import ALGORITHMS, PPO, PPOConfig, algorithm_class, setting
-from multiverse.algorithms.settings import check_bounds, metadata_of
 from multiverse.cli import flags
+from multiverse.core.settings import check_bounds, metadata_of
 from multiverse.training.config.build import build
 from multiverse.training.config.train_config import TrainConfig
 

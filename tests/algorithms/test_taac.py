@@ -83,7 +83,7 @@ def test_taac_learns_from_teammates_what_ppo_cannot(tmp_path: Path) -> None:
     assert policies.act(seen, action_masks={"agent_0": [0, 1]})["agent_0"] == 1
     with pytest.raises(mv.errors.InvalidRequest, match=r"an action mask has shape \(3,\): expected \(2,\)"):
         policies.act(seen, action_masks={"agent_0": [1, 0, 1]})
-    with pytest.raises(mv.errors.InvalidRequest, match="not some of both"):
+    with pytest.raises(mv.errors.InvalidRequest, match="or a batch for each, not both"):
         policies.act({**seen, "agent_0": seen["agent_0"][None]})
     rows = {agent: np.stack([one, one]) for agent, one in env.reset(seed=3)[0].items()}
     both = policies.act(rows)

@@ -87,7 +87,7 @@ def test_evaluations_use_held_out_tasks_and_report_each_episode(uninterrupted: d
 
 
 def test_train_and_evaluation_tasks_are_drawn_once_and_disjoint() -> None:
-    config = mv.training.config.train_config.config_for("multiverse/Wind-v0", "sac", {"seed": 3, **TASKS}, False)  # type: ignore[attr-defined]
+    config = mv.training.config.resolve.config_for("multiverse/Wind-v0", "sac", {"seed": 3, **TASKS}, False)  # type: ignore[attr-defined]
     one, again = (with_tasks(config, config.env)["tasks"] for _ in range(2))
     np.testing.assert_array_equal(one, again)
     for env in (gym.make("multiverse/Wind-v0"), mv.MetaEpisode(gym.make("multiverse/Wind-v0"), 2)):  # by hand

@@ -314,7 +314,7 @@ def test_network_trains_with_automatic_num_envs(tmp_path: Path) -> None:
         ({"filters": 4}, "filters=4: network=Wide replaces the first layers; use one of the two"),
         ({"learner": "numpy"}, "learner='numpy' cannot be used with network=Wide, which needs torch"),
         ({"opponents": 2, "env": SPREAD}, "network=Wide cannot be .it acts in torch, not in workers.: leave opponents"),
-        ({"network": None, "network_kwargs": {"a": 1}}, "no network is given that takes them"),
+        ({"network": None, "network_kwargs": {"a": 1}}, "these are arguments of a network"),
         ({"network": Wide, "network_kwargs": {"a": 1}}, "unexpected keyword argument 'a'$"),
         ({"network": "smallcnn"}, "network='smallcnn' does not exist: .*Did you mean small_cnn"),
         (

@@ -88,7 +88,7 @@ def test_misspelt_method_of_hook_is_warned_about_with_nearest_name(
 @pytest.mark.parametrize("use", [mv.load, mv.evaluate, mv.resume, mv.record, lambda run: mv.replay(run, 0), mv.Run.at])
 @pytest.mark.parametrize("given", [3, None, ["runs"], np.zeros(1)])
 def test_what_is_no_run_is_refused(use: Callable[[Any], Any], given: Any) -> None:
-    with pytest.raises(InvalidRequest, match=r"run=.*: expected a run \(as mv.train returns it\) or the path of one"):
+    with pytest.raises(InvalidRequest, match=r"run=.*: expected a run, as mv.train returns it, or its path"):
         use(given)
 
 

@@ -542,7 +542,7 @@ def test_secret_env_arguments_must_be_passed_again(tmp_path: Path) -> None:
     written = [path.read_bytes() for path in run.path.rglob("*") if path.is_file()]
     assert not any(b"sesame" in content for content in written)
     for again in (mv.resume, evaluate):
-        with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.api_key was secret"):
+        with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.api_key is secret"):
             again(run)  # type: ignore[operator]
     evaluate(run, episodes=1, env_kwargs=secret)
     mv.load(run)  # needs no env, and so no secret
@@ -553,7 +553,7 @@ def test_secret_env_arguments_must_be_passed_again(tmp_path: Path) -> None:
 def test_secret_passed_again_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secrets = {"api_key": "open sesame", "url": "https://me:sesame@example.org/x"}
     run = mv.train(Locked, run_dir=tmp_path / "run", env_kwargs=secrets, **{**SMALL, "env_steps": 100})
-    with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.url was secret"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"env_kwargs\.url is secret"):
         mv.resume(run, env=Locked, env_kwargs={"api_key": "open sesame"})
     caplog.set_level("DEBUG", "multiverse")
     mv.resume(run, env=Locked, env_kwargs=secrets, env_steps=200)

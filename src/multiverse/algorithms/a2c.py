@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from multiverse.algorithms.on_policy import OnPolicy
-from multiverse.algorithms.settings import OnPolicyConfig, setting
+from multiverse.algorithms.settings import OnPolicyConfig
+from multiverse.core.settings import setting
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, standardized
 from multiverse.learning.optimizers import RMSprop

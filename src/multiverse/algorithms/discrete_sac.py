@@ -13,7 +13,8 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.sac import SoftActorCritic, first_temperature
-from multiverse.algorithms.settings import OffPolicyConfig, setting
+from multiverse.algorithms.settings import OffPolicyConfig
+from multiverse.core.settings import setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import mask_logits
 from multiverse.learning.loss import Loss

@@ -12,8 +12,9 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig, setting
+from multiverse.algorithms.settings import OffPolicyConfig
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.settings import setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import mask_logits
 from multiverse.learning.loss import Loss

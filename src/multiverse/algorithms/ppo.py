@@ -13,7 +13,8 @@ import numpy as np
 
 from multiverse.algorithms.algorithm import UpdateReport
 from multiverse.algorithms.on_policy import OnPolicy
-from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig, setting
+from multiverse.algorithms.settings import LagCorrection, OnPolicyConfig
+from multiverse.core.settings import setting
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, approximate_kl, as_numpy, standardized
 from multiverse.learning.returns import explained_variance

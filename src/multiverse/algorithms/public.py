@@ -11,9 +11,10 @@ from multiverse.algorithms.off_policy import OffPolicy
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.sac import SAC, SACConfig
-from multiverse.algorithms.settings import OffPolicyConfig, OnPolicyConfig, Settings, setting
+from multiverse.algorithms.settings import OffPolicyConfig, OnPolicyConfig, Settings
 from multiverse.algorithms.taac import TAAC, TAACConfig
 from multiverse.algorithms.td3 import TD3, TD3Config
+from multiverse.core.settings import setting
 from multiverse.learning.batches import ReplayBatch, RolloutBatch
 from multiverse.learning.loss import Loss, Outputs
 

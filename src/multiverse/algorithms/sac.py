@@ -14,8 +14,9 @@ import numpy as np
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps, setting
+from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps
 from multiverse.core.errors import InvalidRequest
+from multiverse.core.settings import setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.distributions import HALF_LOG_TAU
 from multiverse.learning.loss import Loss

@@ -20,10 +20,11 @@ from multiverse.algorithms.capabilities import RunRequirements
 from multiverse.algorithms.on_policy import OnPolicy
 from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.algorithms.rollout_batches import BatchBuilder
-from multiverse.algorithms.settings import OnPolicyConfig, setting
+from multiverse.algorithms.settings import OnPolicyConfig
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.layout import Array
 from multiverse.core.policy import Leaves, Policy
+from multiverse.core.settings import setting
 from multiverse.learning.batches import RolloutBatch
 from multiverse.learning.loss import Loss, Outputs, as_numpy
 from multiverse.learning.returns import ValueEstimates, explained_variance

@@ -12,7 +12,8 @@ from typing import Any
 from gymnasium import spaces
 
 from multiverse.algorithms.off_policy import OffPolicy
-from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps, setting
+from multiverse.algorithms.settings import OffPolicyConfig, check_noise_steps
+from multiverse.core.settings import setting
 from multiverse.learning.batches import ReplayBatch
 from multiverse.learning.loss import Loss
 from multiverse.policies.heads import Head, bounded_head

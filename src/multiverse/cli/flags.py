@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class
-from multiverse.algorithms.settings import metadata_of
 from multiverse.cli.main import parsed_kwargs
 from multiverse.cli.options import CommandParser, spelled
 from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.settings import metadata_of
 from multiverse.core.wording import nearest, short_repr
 from multiverse.training.config.build import NOTHING, OLD_NAMES, in_type_words
 from multiverse.training.config.files import parse_config

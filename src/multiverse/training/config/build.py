@@ -17,8 +17,8 @@ from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from multiverse.algorithms.settings import check_bounds
 from multiverse.core.errors import InvalidConfig, InvalidRequest
+from multiverse.core.settings import check_bounds
 from multiverse.core.wording import did_you_mean, nearest, short_repr
 
 Config = TypeVar("Config")

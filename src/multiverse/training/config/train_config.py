@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
 from multiverse.algorithms.capabilities import RunRequirements
-from multiverse.algorithms.settings import check_bounds, setting
 from multiverse.core.env import EnvDescription
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import OnBadValue
 from multiverse.core.plan import IN_PROCESSES, ExecutorName, StartMethod
 from multiverse.core.seeds import checked_run_seed
+from multiverse.core.settings import check_bounds, setting
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import build
