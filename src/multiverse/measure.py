@@ -230,7 +230,7 @@ class BareLoops:
         """Share of their time that the last loops waited for a core; None where the system does not count it."""
         plan = Plan(IN_PROCESSES, self.cores, "forkserver", "park", "bare loops")
         each = [recipe] * (num_envs or self.cores)
-        opened = startup.open_envs(plan, each)
+        opened = startup.start_hosts(plan, each)
         self._executor, self.description = opened.bind(), opened.description
         if num_envs is not None and self.description.kind != "single":
             self.close()

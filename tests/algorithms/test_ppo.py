@@ -28,7 +28,7 @@ from multiverse.learning.threads import torch_threads
 from multiverse.networks import actor_critic
 from multiverse.policies.features import num_logits
 from multiverse.rollouts.rollout import Rollout, rollout_for
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.kernels.losses import torch_loss
 from tests.training.small_runs import SMALL as SMALL_RUN
 from tests.training.small_runs import digest

@@ -22,8 +22,8 @@ from multiverse.core.errors import InvalidRequest
 from multiverse.training import progress, scaling
 from multiverse.training.config.files import read_config
 from multiverse.training.config.other_libraries import SYNONYMS
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
+from multiverse.training.saved_runs import checkpoint_of
 from tests.cli.training_commands import SMALL, train
 
 ROOT = Path(__file__).parents[2]

@@ -175,7 +175,7 @@ def test_env_with_two_tasks_uses_both_for_training_and_evaluation() -> None:
         assert sorted(float(task[0]) for task in made.train_tasks) == [-1.0, 1.0] and len(made.eval_tasks) == 0
         returns, success = made.evaluate()
         assert returns.shape == (2,) and success is None
-    with pytest.raises(mv.errors.InvalidRequest, match=r"sample_tasks\(4\): there are two tasks"):
+    with pytest.raises(mv.errors.InvalidRequest, match=r"sample_tasks\(4\): expected at most 2"):
         learner(1, env_name="HalfCheetahDir-v0", num_train_tasks=2, num_eval_tasks=2)
 
 

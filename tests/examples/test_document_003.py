@@ -18,7 +18,7 @@ from examples.teams.scripts import parallel_env_example
 from examples.teams.settings import load_settings, settings_from
 from multiverse.core.errors import InvalidConfig
 from multiverse.envs.box_jump import v0
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.equality import assert_same
 from tests.examples.programs import ROOT
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from multiverse.training.config.budget import PARTS
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.tables import StoredTable
+from multiverse.training.saved_runs import checkpoint_of
 
 SMALL: dict[str, Any] = {
     "seed": 5,

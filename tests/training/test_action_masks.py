@@ -15,7 +15,7 @@ import pytest
 import multiverse as mv
 from multiverse.core.errors import EnvFailed, InvalidRequest
 from multiverse.core.layout import ACTION_MASKS, SINGLE_AGENT
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.training.mask_envs import (
     ALL,
     LENGTH,

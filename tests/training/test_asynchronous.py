@@ -13,7 +13,7 @@ import pytest
 import multiverse as mv
 from multiverse.ipc import interrupts
 from multiverse.training import session_envs
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.training.envs import Once
 from tests.training.small_runs import SMALL, lines_of
 from tests.training.test_teams import AGENTS, CIRCLE, SPREAD, TAAC, VILLAGE

@@ -19,7 +19,7 @@ from multiverse.core.errors import EnvFailed, InvalidRequest
 from multiverse.rollouts.rollout import Rollout
 from multiverse.training.config.resolve import config_for
 from multiverse.training.learners import algorithm_maker
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from multiverse.training.session import Session
 from tests.training.small_runs import SMALL, lines_of
 from tests.training.team_envs import ImageState, StatelyCircle, StatelyPair, StatelyVillage

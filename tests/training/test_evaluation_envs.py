@@ -18,8 +18,8 @@ from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_states import EvaluationEnvs, evaluation_log_prefix
 from multiverse.training.evaluation import Evaluation, EvaluationOptions, evaluate
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs.checkpoint_format import migrated_state
+from multiverse.training.saved_runs import checkpoint_of
 from multiverse.vector.single import VectorEnv
 from tests.training.envs import Uneven, Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of

@@ -18,9 +18,9 @@ from multiverse.training import evaluation as evaluation_module
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_states import affordable_episodes
 from multiverse.training.evaluation import Evaluation
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.progress import summary_lines
 from multiverse.training.runs.checkpoint import Checkpoints
+from multiverse.training.saved_runs import checkpoint_of
 from tests.training.envs import Examined, Long, Saveable, Wanderer
 from tests.training.small_runs import SMALL, digest, lines_of
 

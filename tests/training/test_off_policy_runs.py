@@ -17,9 +17,9 @@ import multiverse as mv
 from multiverse.cli.main import main
 from multiverse.core.errors import CheckpointBroken, RunNotSaved
 from multiverse.training.learners import learned_in
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs import tables
 from multiverse.training.runs.run_directory import read_provenance
+from multiverse.training.saved_runs import checkpoint_of
 from tests.forked_programs import ForkedPrograms
 from tests.multi_agent.envs import Pair
 from tests.training.envs import Counting

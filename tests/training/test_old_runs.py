@@ -16,7 +16,7 @@ import multiverse as mv
 from multiverse.training.config.build import build, with_current_names
 from multiverse.training.config.files import parse_config
 from multiverse.training.config.train_config import TrainConfig
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.training.envs import Pictures
 from tests.training.old_runs.make import actions_of, outcome_of
 

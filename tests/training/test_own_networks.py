@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import multiverse as mv
 from multiverse.algorithms import DQN, PPO, TAAC, Loss, Outputs, ReplayBatch, RolloutBatch
 from multiverse.core.errors import UntrustedRun
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.forked_programs import ForkedPrograms
 from tests.networks.own_networks import FromSB3, Pooled, Stateful, Wide
 from tests.training.small_runs import SMALL, digest

@@ -31,7 +31,7 @@ from multiverse.policies.heads import (
 )
 from multiverse.policies.numpy_policies import NumpyPolicy, loaded_policy, saved_policy
 from multiverse.training.learners import policies_in
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 
 FEW: dict[str, Any] = {"num_envs": 2, "executor": "serial", "evaluate_every": 0, "evaluation_episodes": 3, "seed": 1}
 FEW |= {"env_steps": 64, "learning_starts": 1000, "progress": False, "preset": False}

@@ -12,7 +12,7 @@ import pytest
 import multiverse as mv
 from multiverse.ipc import interrupts
 from multiverse.training import session_envs
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.training.envs import InterruptsAndHangs
 from tests.training.small_runs import SMALL
 from tests.vector.conftest import nothing_left_behind  # noqa: F401

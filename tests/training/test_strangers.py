@@ -24,7 +24,7 @@ from multiverse.executors import ray_cluster
 from multiverse.training import side_by_side
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.loading import evaluate, opponents_for
-from multiverse.training.opening import checkpoint_of, resumed_envs
+from multiverse.training.saved_runs import checkpoint_of, resumed_envs
 from tests.cli.training_commands import SMALL as FLAGS
 from tests.training.small_runs import SMALL
 

@@ -26,7 +26,7 @@ from multiverse.policies.features import Features
 from multiverse.policies.team_policy import TeamPolicy
 from multiverse.rollouts.rollout import RolloutShape, private_fields
 from multiverse.training.loading import evaluate
-from multiverse.training.opening import checkpoint_of
+from multiverse.training.saved_runs import checkpoint_of
 from tests.forked_programs import ForkedPrograms
 from tests.training.small_runs import SMALL, digest, lines_of
 

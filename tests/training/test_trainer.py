@@ -31,10 +31,10 @@ from multiverse.training import trainer as trainer_module
 from multiverse.training.config.budget import PARTS
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.loading import evaluate
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.runs import checkpoint_format
 from multiverse.training.runs.checkpoint import load_latest
 from multiverse.training.runs.checkpoint import save as save_checkpoint
+from multiverse.training.saved_runs import checkpoint_of
 from multiverse.training.session import Session
 from multiverse.training.trainer import Trainer
 from tests.fault_envs import Fault

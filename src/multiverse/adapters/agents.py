@@ -59,7 +59,7 @@ def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:
         )
     twice = sorted({str(agent) for agent in agents if list(agents).count(agent) > 1})
     if twice:
-        raise InvalidRequest(f"possible_agents: {twice} appear twice; each agent has one row")
+        raise InvalidRequest(f"possible_agents: {twice} appear twice: list each agent once")
     return tuple(agents)
 
 

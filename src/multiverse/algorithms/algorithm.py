@@ -280,7 +280,9 @@ class Learner(Capabilities):
             hint = f" Did you mean {nearest[0]}?" if nearest else f" Its settings are {', '.join(known)}"
             raise InvalidRequest(f"{unknown[0]}: {type(self).__name__} has no such setting.{hint}")
         if wrong := sorted(self.fixed.intersection(settings)):
-            raise InvalidRequest(f"{', '.join(wrong)} cannot change during a run")
+            raise InvalidRequest(
+                f"{', '.join(wrong)} cannot change in a run; start another run with its weights instead (init_from)"
+            )
         self.config = replace(self.config, **settings)
         self._changed.update(settings)
 

@@ -1,7 +1,6 @@
 """Base of algorithms that learn from replay: SAC, TD3, discrete SAC and DQN.
 
-Chapters: constructor, requirements, update, saving. Networks and policies are made in `off_policy_networks.py`; batches
-are drawn from replay in `replay_batches.py`.
+Networks and policies are made in `off_policy_networks.py`. The last section of this file draws batches from replay.
 """
 
 from __future__ import annotations

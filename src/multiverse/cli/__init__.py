@@ -1,1 +1,1 @@
-"""L7: the command line. Parsing and printing only; one module per command, imported when it is called for."""
+"""The command line. Parsing and printing only; one module per command, imported when it is called for."""

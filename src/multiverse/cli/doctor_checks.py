@@ -206,7 +206,7 @@ def start_method(method: StartMethod) -> Finding:
     plan, each = Plan("process", 1, method, "park", "doctor"), recipes("CartPole-v1", 1, None, None)
     begun = time.perf_counter()
     try:
-        executor = startup.open_envs(plan, each, patience_s=START_PATIENCE_S).bind()
+        executor = startup.start_hosts(plan, each, patience_s=START_PATIENCE_S).bind()
     except (MultiverseError, OSError) as error:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         if method == DEFAULT_START_METHOD:

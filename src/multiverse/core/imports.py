@@ -36,7 +36,10 @@ def refuse_in_import(what: str) -> None:
             file = Path(frame.f_code.co_filename).name
         frame = frame.f_back
     if frame is not None and file:
-        raise InvalidRequest(f'{file} {what} while it is imported: move that under `if __name__ == "__main__":`')
+        raise InvalidRequest(
+            f"{file} {what} while it is imported, and workers that import it would do so too, without end: move that "
+            'under `if __name__ == "__main__":`'
+        )
 
 
 @loads_modules

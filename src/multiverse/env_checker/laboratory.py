@@ -132,7 +132,7 @@ class Laboratory:
             plan = Plan(IN_PROCESSES, 1, method, "park", "check-env")
             if not self.isolated:
                 plan = Plan(IN_CALLER, 0, None, "park", "check-env")
-            self._executor = startup.open_envs(plan, [self._recipe]).bind()
+            self._executor = startup.start_hosts(plan, [self._recipe]).bind()
             if self.isolated:
                 self._take_output(self._executor)
         return self._executor

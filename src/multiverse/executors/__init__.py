@@ -1,1 +1,1 @@
-"""L2: where envs run. Hosts behind one small protocol, the worker loop, and what must be checked before starting."""
+"""Execution of envs: hosts behind one small protocol, the worker loop, and what must be checked before starting."""

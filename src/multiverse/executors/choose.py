@@ -142,7 +142,7 @@ def probe_env(recipe: Recipe, start_method: StartMethod | None) -> Probe | None:
     """Build one env in a worker and step it for `PROBE_S`; None if building takes too long."""
     plan = Plan("process", 1, start_method, "park", "probe")
     try:
-        opened = startup.open_envs(plan, [recipe], patience_s=SLOW_BUILD_S)
+        opened = startup.start_hosts(plan, [recipe], patience_s=SLOW_BUILD_S)
     except startup.TooSlow:
         return None
     if opened.description.metadata.get("in_process"):
@@ -161,7 +161,7 @@ def tried(recipes: Sequence[Recipe], hybrid: Plan) -> tuple[float, float]:
     in workers. No model predicts a lock-step on cores that other programs use too."""
     plan = Plan("process", hybrid.workers + 1, hybrid.start_method, hybrid.waiting, "probe")
     patient = Timeouts(reply_s=HOPELESS_S, reset_s=HOPELESS_S)
-    opened = startup.open_envs(plan, recipes, timeouts=patient, patience_s=SLOW_BUILD_S)
+    opened = startup.start_hosts(plan, recipes, timeouts=patient, patience_s=SLOW_BUILD_S)
     executor = opened.bind()
     try:
         hosts, give_up, rounds = executor.hosts, time.perf_counter() + TRY_S, 0

@@ -1,7 +1,7 @@
 """Start-up: from a plan to a running executor, in two halves.
 
-`open_envs` starts the workers in parallel and compares their envs; `OpenedEnvs.bind` allocates the block and connects
-all hosts to it. In between the spaces are known, so the caller can add further fields to the block.
+`start_hosts` starts the workers in parallel and compares their envs; `StartedHosts.bind` allocates the block and
+connects all hosts to it. In between the spaces are known, so the caller can add further fields to the block.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ranges(num_envs: int, parts: int) -> list[range]:
     return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
-def open_envs(
+def start_hosts(
     plan: Plan,
     recipes: Sequence[Recipe],
     config: RangeConfig | None = None,
@@ -57,7 +57,7 @@ def open_envs(
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
     bounds_may_differ: bool = False,
     patience_s: float | None = None,
-) -> OpenedEnvs:
+) -> StartedHosts:
     """Build and describe the envs; bind or close the result. An error leaves nothing behind; `TooSlow` is raised if
     building takes longer than `patience_s`.
 
@@ -83,14 +83,14 @@ def open_envs(
         )
         for worker, ids in enumerate(shares)
     ]
-    return OpenedEnvs(plan, assignments, timeouts, patience_s)
+    return StartedHosts(plan, assignments, timeouts, patience_s)
 
 
 class TooSlow(MultiverseError):
     """Building the envs takes longer than `patience_s`."""
 
 
-class OpenedEnvs:
+class StartedHosts:
     """Hosts whose envs are built, and the envs' `description`. `bind` or `close` them."""
 
     description: EnvDescription

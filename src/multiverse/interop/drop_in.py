@@ -61,7 +61,7 @@ def start(
         env_ids=range(len(each)), autoreset=autoreset, with_infos=True, failures=FailureOptions(on_bad_value="off")
     )
     timeouts = Timeouts(reply_s=None, reset_s=None, close_s=CLOSE_S)
-    opened = startup.open_envs(plan, each, config, timeouts=timeouts, bounds_may_differ=bounds_may_differ)
+    opened = startup.start_hosts(plan, each, config, timeouts=timeouts, bounds_may_differ=bounds_may_differ)
     return Running(
         executor=opened.bind(),
         description=opened.description,

@@ -1,1 +1,1 @@
-"""Shared memory between processes: one block, numpy views by layout, doorbells and waiting. Handles only bytes."""
+"""Shared memory between processes: one block, numpy views by layout, doorbells and waiting."""

@@ -353,7 +353,7 @@ class CustomExtractor(nn.Module):
 
 def cell_for(spec: NetworkSpec, inputs: int) -> nn.LSTM | nn.GRU:
     """Return the recurrent cell for this number of inputs."""
-    kind, gates = (nn.LSTM, 4) if spec.memory == "lstm" else (nn.GRU, 3)
+    kind, gates = {"lstm": (nn.LSTM, 4), "gru": (nn.GRU, 3)}[str(spec.memory)]
     _ = count_parameters([inputs + spec.memory_size + 1, gates * spec.memory_size])
     return kind(inputs, spec.memory_size)
 

@@ -37,7 +37,7 @@ def restore_by_replay(
     lengths: Array | None = None,
 ) -> Lost:
     """Replay the current episodes; return the envs that could not be restored. `expected`: observations of slots;
-    returns and lengths of all slots, as from `slots.sums`.
+    returns and lengths of all slots, as from `episodes.sums`.
 
     Env i replays the actions of episode `episodes[i]` from the seed of its reset plan. If its observations, return or
     length (None: not known) differ then, the env uses a random generator that its seed does not set, or depends on
@@ -52,8 +52,8 @@ def restore_by_replay(
         if not ids:
             break
         before = envs.episode_counts[ids]
-        by_env = ([group[t] for group in actions[i] or ()] for i in ids)
-        infos = step_slots(envs, [np.stack(group) for group in zip(*by_env)], ids)
+        actions_by_env = ([group[t] for group in actions[i] or ()] for i in ids)
+        infos = step_slots(envs, [np.stack(group) for group in zip(*actions_by_env)], ids)
         failed = infos.get(f"_{RESTARTED}", np.zeros(len(ids), np.bool_))
         ended = np.flatnonzero(envs.episode_counts[ids] != before).tolist()
         lost.update({ids[row]: FAILED if failed[row] else ENDED for row in ended})

@@ -111,6 +111,7 @@ def _portable(policy: Policy) -> NumpyPolicy:
     portable = policy.portable()
     if not isinstance(portable, NumpyPolicy):
         raise InvalidRequest(
-            f"opponents= keeps past versions of policies that act in numpy, and this one is a {type(policy).__name__}"
+            f"opponents: past versions must act in numpy, and this policy is a {type(policy).__name__}: use a small "
+            "network without images, or leave opponents out"
         )
     return portable

@@ -263,7 +263,9 @@ class HttpAdvisor:
             except (OSError, ValueError, LookupError, TypeError) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and 400 <= error.code < 500 and error.code != 429
                 if not left or refused:
-                    raise InvalidRequest(f"{self._url} gave none ({short_error(error)})") from error
+                    raise InvalidRequest(
+                        f"{self._url} returned no usable advice ({short_error(error)}): check address, key and model"
+                    ) from error
                 time.sleep(min(10.0, 2.0 ** (self._retries - left)))  # in its own thread: the training continues
         return None
 

@@ -1,8 +1,8 @@
 """Events of a run, the sinks that receive them, and `run_with_sinks`, which runs a training with sinks.
 
-The trainer reports what happens as events, in the order in which it happens. Sinks write or show them: the run's files
-(`runs/metric_sinks.py`, registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display and JSON
-lines (`cli/display.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names that
+The trainer reports what happens as events, in order. Sinks write or show them: the run's files (`runs/metric_sinks.py`,
+registered in `RunDirectory.sinks`), lines and bars (`progress.py`), the live display (`cli/display.py`) and JSON lines
+(`cli/run_output.py`). A sink reads nothing but the event: it does not know the trainer. Metrics have the names that
 `metrics.jsonl` has. To control a run, for example to stop it, use hooks (`hooks.py`).
 """
 

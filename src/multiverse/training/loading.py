@@ -29,11 +29,11 @@ from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.env_states import EvaluationEnvs
 from multiverse.training.evaluation import Evaluation, EvaluationOptions
 from multiverse.training.learners import MakeAlgorithm, keep_masks, learned_in, policies_in
-from multiverse.training.opening import SavedRun, migrate, open_run, saved_num_envs, trusted_config
 from multiverse.training.policy import LoadedPolicies, LoadedPolicy
 from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.find_runs import SPACES, RunPath
 from multiverse.training.runs.run_directory import NEW_SPACES, read_spaces
+from multiverse.training.saved_runs import SavedRun, migrate, open_run, saved_num_envs, trusted_config
 from multiverse.training.session_envs import RunEnvs, evaluation_tasks, saved_masks, with_tasks
 from multiverse.training.space_description import NO_SPACES, groups_from, space_from
 from multiverse.training.validation import RunObjects, maker_of, source_of

@@ -22,10 +22,10 @@ from multiverse.training.config.build import build
 from multiverse.training.evaluation import Evaluation
 from multiverse.training.learners import MakeAlgorithm
 from multiverse.training.loading import chosen_seed, evaluate_saved, own_evaluation_seed
-from multiverse.training.opening import SavedRun, migrate, open_run
 from multiverse.training.runs.checkpoint_format import Checkpoint, reading_state
 from multiverse.training.runs.files import UNFINISHED
 from multiverse.training.runs.find_runs import VIDEOS, RunPath
+from multiverse.training.saved_runs import SavedRun, migrate, open_run
 from multiverse.training.validation import RunObjects
 
 DEFAULT_FPS = 30.0

@@ -29,7 +29,6 @@ from multiverse.training.config.train_config import BUDGETS, TrainConfig
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook, Schedules, checked_hooks
 from multiverse.training.learners import MakeAlgorithm
-from multiverse.training.opening import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
 from multiverse.training.progress import InterruptWarning, ProgressLines, evaluation_text, printer_for_programs
 from multiverse.training.runs.checkpoint import Checkpoints
 from multiverse.training.runs.checkpoint_format import reading_state
@@ -37,6 +36,7 @@ from multiverse.training.runs.find_runs import RunPath, find_run, find_set
 from multiverse.training.runs.origin import provenance
 from multiverse.training.runs.records import RunRecord
 from multiverse.training.runs.run_directory import RunDirectory, last_part, read_summary
+from multiverse.training.saved_runs import checkpoint_of, migrate, open_to_train, settings_and_clock, validate
 from multiverse.training.session import Session
 from multiverse.training.session_envs import warn_of_long_rollout
 from multiverse.training.space_description import described_groups

@@ -49,7 +49,8 @@ class Decision:
 
     def __post_init__(self) -> None:
         if self.num_envs < 1 or self.tried < 1 or self.env_steps < 0:
-            raise InvalidConfig("num_envs", f"{self.num_envs} after {self.tried} at {self.env_steps} env steps")
+            values = f"num_envs={self.num_envs}, tried={self.tried}, env_steps={self.env_steps}"
+            raise InvalidConfig("num_envs.jsonl", f"a line is invalid ({values}): expected at least 1, 1 and 0")
 
 
 class Throughput:

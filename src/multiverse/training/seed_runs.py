@@ -30,7 +30,6 @@ from multiverse.training.config.resolve import plain_config, saved_config
 from multiverse.training.config.train_config import TrainConfig
 from multiverse.training.events import ResumeCommand, Sinks, run_with_sinks
 from multiverse.training.hooks import Hook
-from multiverse.training.opening import may_be_marked, settings_in, trusted_config
 from multiverse.training.progress import LinePrinter, ShortLines, printer_for_programs
 from multiverse.training.run import Run, resume_run, run_from_program, start_run
 from multiverse.training.runs.files import for_json, replace_file
@@ -38,6 +37,7 @@ from multiverse.training.runs.find_runs import CONFIG, ORIGIN, SEEDS, is_run, pa
 from multiverse.training.runs.origin import mark_of, names_code, redacted
 from multiverse.training.runs.records import DRAWS, INTERVAL, bootstrap_interval, interquartile_mean
 from multiverse.training.runs.run_directory import fresh, read_object, read_summary, safe_name
+from multiverse.training.saved_runs import may_be_marked, settings_in, trusted_config
 from multiverse.training.side_by_side import in_child, run_in_processes, share_of_cores
 from multiverse.training.validation import NO_OBJECTS, ResumeOptions, RunObjects, StartOptions, config_with_folders
 

@@ -15,7 +15,7 @@ from multiverse.algorithms.capabilities import Capabilities, capabilities_of, se
 from multiverse.core.env import MaskSource
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import Failures
-from multiverse.core.plan import Plan, WorkerOptions
+from multiverse.core.plan import IN_PROCESSES, Plan, WorkerOptions
 from multiverse.executors.backends import BACKENDS
 from multiverse.executors.choose import plan_for
 from multiverse.executors.machine import usable_cores
@@ -126,12 +126,12 @@ class Session:
             raise InvalidRequest(
                 f"{'whole_episodes' if whole else 'asynchronous'} needs a policy that acts in the workers. This one "
                 "acts in the calling process, because it sees images, has a user-defined network (network), or has "
-                "fewer than 8 steps_per_env"
+                "fewer than 8 steps_per_env; change that, or leave the setting out"
             )
         if config.asynchronous and BACKENDS[opened.plan.executor].own_share:
             raise InvalidRequest(
                 "asynchronous: these envs run in the calling process, which cannot step them while it learns "
-                f"({opened.plan.why})"
+                f"({opened.plan.why}); use executor={IN_PROCESSES!r}"
             )
         self.envs = opened.bind(rollout_fields(self._shapes, count, config.opponents > 0, whole) if everywhere else ())
         log_ray_collection(self.envs)

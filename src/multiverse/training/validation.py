@@ -31,7 +31,7 @@ from multiverse.training.runs.origin import NETWORK
 from multiverse.training.session_envs import NEW_ENVS, ResumedEnvs
 
 if TYPE_CHECKING:
-    from multiverse.training.opening import SavedRun
+    from multiverse.training.saved_runs import SavedRun
 
 log = logging.getLogger("multiverse")
 

@@ -81,7 +81,7 @@ class OpenedEnvs:
     """Envs that are built and described, but not yet bound. As a context manager it closes them at its end, unless
     `bind` has made a vector env of them."""
 
-    def __init__(self, hosts: startup.OpenedEnvs, plan: Plan, options: VectorOptions) -> None:
+    def __init__(self, hosts: startup.StartedHosts, plan: Plan, options: VectorOptions) -> None:
         self._hosts, self._options, self._bound = hosts, options, False
         self.plan, self.description = plan, hosts.description
 
@@ -92,7 +92,9 @@ class OpenedEnvs:
         if self.description.kind == "single" and agents != NOTHING_SAID:
             self.close()
             names = [name for name, value in asdict(agents).items() if value]
-            raise InvalidRequest(f"{names[0]}= is only for envs with several agents; this env has one")
+            raise InvalidRequest(
+                f"{names[0]}= is only for envs with several agents, and this env has one: leave it out"
+            )
         self._bound = True
         executor = self._hosts.bind(fields)
         mode = autoreset_for(cast("Autoreset | None", options.autoreset), self.description.kind)
@@ -144,7 +146,7 @@ def open_envs(env: EnvSource, num_envs: int | None, options: VectorOptions) -> O
     return OpenedEnvs(hosts, plan, options)
 
 
-def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.OpenedEnvs:
+def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.StartedHosts:
     config = RangeConfig(
         env_ids=range(len(each)),
         autoreset=cast("Autoreset | None", options.autoreset),
@@ -153,7 +155,7 @@ def _open(plan: Plan, each: list[Recipe], options: VectorOptions) -> startup.Ope
         failures=options.failures,
         tasks=options.tasks,
     )
-    return startup.open_envs(plan, each, config, timeouts=options.timeouts)
+    return startup.start_hosts(plan, each, config, timeouts=options.timeouts)
 
 
 def _plan_for(each: list[Recipe], options: VectorOptions) -> Plan:
@@ -241,7 +243,9 @@ def _checked_plan(plan: Any, num_envs: int, options: VectorOptions) -> Plan:
         expected = "0" if backend.workers is None else "at least 1"
         raise InvalidRequest(f"plan.workers={count}: expected {expected} for executor {plan.executor!r}")
     if count > backend.most_workers(num_envs):
-        raise InvalidRequest(f"the plan has {count} workers, too many for {num_envs} envs: {plan}")
+        raise InvalidRequest(
+            f"the plan has {count} workers, too many for {num_envs} envs: use more envs, or another plan ({plan})"
+        )
     return replace(plan, workers=count)
 
 

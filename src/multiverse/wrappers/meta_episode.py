@@ -34,7 +34,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
     """
 
     asks_its_env = True
-    """It can be saved if its env can."""
+    """The class forwards `save_state`; whether it can be saved depends on the env inside."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], episodes_per_task: int, oracle: bool = False) -> None:
         gymnasium.utils.RecordConstructorArgs.__init__(self, episodes_per_task=episodes_per_task, oracle=oracle)
@@ -159,8 +159,9 @@ def draw_tasks(env: gymnasium.Env[Any, Any], num_train: int, num_eval: int, seed
     For several envs, draw once and pass the list to all of them: `make_vec(…, tasks=[*train, *evaluation])`.
     """
     counts = whole_number("num_train", num_train), whole_number("num_eval", num_eval)
-    if counts[0] < 1 or counts[1] < 0:
-        raise InvalidRequest(f"{counts[0]} train and {counts[1]} eval tasks: expected at least 1 and 0")
+    for name, count, least in (("num_train", counts[0], 1), ("num_eval", counts[1], 0)):
+        if count < least:
+            raise InvalidRequest(f"{name}={count}: expected at least {least}")
     if isinstance(env, MetaEpisode):  # its reset would draw a task before these
         env = env.env
     checked_run_seed("seed", seed)
@@ -218,7 +219,13 @@ def _joined(parts: list[spaces.Box]) -> spaces.Box:
 
 def _bounds(space: spaces.Box) -> tuple[Array, Array]:
     if not np.issubdtype(space.dtype, np.floating):
-        raise InvalidRequest(f"actions in [-1, 1] are rescaled to fractions, but {space} has whole numbers")
+        raise InvalidRequest(
+            f"actions are rescaled from [-1, 1] to fractions, but {space} has whole numbers: wrap the env so that its "
+            "actions are a bounded Box of floats"
+        )
     if not space.is_bounded():
-        raise InvalidRequest(f"actions in [-1, 1] are rescaled to the bounds of the space, but {space} is not bounded")
+        raise InvalidRequest(
+            f"actions are rescaled from [-1, 1] to the bounds of the space, but {space} is not bounded: wrap the env "
+            "so that its actions are a bounded Box of floats"
+        )
     return space.low, space.high

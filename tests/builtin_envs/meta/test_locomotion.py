@@ -94,7 +94,8 @@ def test_env_with_two_tasks_refuses_to_sample_three(make: Any, both: set[float])
     env.reset(seed=0)
     assert {float(task) for task in env.sample_tasks(2).ravel()} == both
     with pytest.raises(
-        mv.errors.InvalidRequest, match=r"sample_tasks\(3\): there are two tasks, forwards and backwards"
+        mv.errors.InvalidRequest,
+        match=r"sample_tasks\(3\): expected at most 2, since the tasks are forwards and backwards",
     ):
         env.sample_tasks(3)
 

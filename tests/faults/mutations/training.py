@@ -494,7 +494,7 @@ GUARDS = (
         "the-config-is-the-runs-own",
         ("E3",),
         instead(
-            "from multiverse.training.opening import checkpoint_of\n"
+            "from multiverse.training.saved_runs import checkpoint_of\n"
             """return checkpoint_of(run).manifest["config"]"""
         ),
         (f"{TRAINER}::test_code_named_in_a_checkpoint_is_not_imported",),

@@ -228,7 +228,7 @@ def test_too_few_actions_are_refused_before_anything_is_sent(make: Make) -> None
             envs.step(actions)
     with pytest.raises(IndexError):
         envs.step({**ACTIONS, "zoe": np.array([1])})
-    with pytest.raises(ValueError, match="actions for 1 of 2 envs: nothing was sent"):
+    with pytest.raises(ValueError, match="actions for 1 of 2 envs: pass one action per env"):
         envs.step_async(EACH[:1])
     assert envs._state is AsyncState.DEFAULT
     assert envs.get_attr("steps") == (0, 0)

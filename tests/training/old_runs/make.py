@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 import multiverse as mv
-from multiverse.training.opening import checkpoint_of
 from multiverse.training.policy import LoadedPolicy
+from multiverse.training.saved_runs import checkpoint_of
 
 SAMPLED = 48
 """Values of each array of weights that are compared."""

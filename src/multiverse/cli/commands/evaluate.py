@@ -19,7 +19,7 @@ from multiverse.core.wording import format_return
 
 if TYPE_CHECKING:
     from multiverse.training.evaluation import Evaluation
-    from multiverse.training.opening import SavedRun
+    from multiverse.training.saved_runs import SavedRun
 
 DESCRIPTION = """\
 Plays episodes with a run's policy and prints their mean return. The episodes
@@ -93,8 +93,8 @@ def run(arguments: Sequence[str]) -> int:
     require_positive(episodes=options.episodes)
     conditions = options.conditions()
     from multiverse.training.loading import chosen_seed, evaluate_saved
-    from multiverse.training.opening import migrate, open_run
     from multiverse.training.runs.find_runs import find_set
+    from multiverse.training.saved_runs import migrate, open_run
     from multiverse.training.seed_runs import iqm_text, over_seeds
     from multiverse.training.validation import RunObjects
 
@@ -136,8 +136,8 @@ def _started_runs(run_set: Path) -> dict[int | None, str]:
 
 def _report(options: Evaluate, saved: SavedRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
     from multiverse.training.loading import own_evaluation_seed
-    from multiverse.training.opening import steps_of
     from multiverse.training.runs.origin import OPPONENT
+    from multiverse.training.saved_runs import steps_of
 
     return {
         "checkpoint": str(saved.existing_checkpoint.path),

@@ -156,10 +156,10 @@ def flags_of(settings: Iterable[Setting]) -> argparse.ArgumentParser:
 def _algorithm_of(run: str, trust: bool, given: str) -> str:
     """Return the run's algorithm, or the one given in its place. A class that this user did not write here is not
     imported."""
-    from multiverse.training.opening import settings_in
     from multiverse.training.runs.find_runs import find_run, find_set
     from multiverse.training.runs.origin import check_trusted
     from multiverse.training.runs.run_directory import read_mark
+    from multiverse.training.saved_runs import settings_in
     from multiverse.training.validation import current_location, refuse_another
 
     path = find_set(run) or find_run(run).path

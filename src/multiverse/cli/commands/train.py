@@ -117,7 +117,7 @@ def _refuse_early(options: TrainOptions, config: TrainConfig) -> None:
         raise InvalidRequest(f"--no-preset and --preset {command['preset']} cannot be used together")
     refuse_unknown(config)
     if command["init_from"]:
-        from multiverse.training.opening import checkpoint_of
+        from multiverse.training.saved_runs import checkpoint_of
 
         checkpoint_of(command["init_from"])
     if command["tensorboard"]:

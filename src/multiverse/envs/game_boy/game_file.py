@@ -141,7 +141,7 @@ def _read(path: Path) -> _Section:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidConfig(str(path), "it is not valid YAML: " + " ".join(str(error).split())) from error
     except RecursionError:
-        raise InvalidConfig(str(path), "it is nested too deeply", "Game files need few levels") from None
+        raise InvalidConfig(str(path), "it is nested too deeply", "Expected a few levels at most") from None
     return _Section(str(path), {} if content is None else content)
 
 

@@ -182,5 +182,5 @@ class AntDir(Locomotion, AntEnv):
 
 def _both_ways(generator: np.random.Generator, count: int) -> Array:
     if count > 2:
-        raise InvalidRequest(f"sample_tasks({count}): there are two tasks, forwards and backwards")
+        raise InvalidRequest(f"sample_tasks({count}): expected at most 2, since the tasks are forwards and backwards")
     return generator.permutation([1.0, -1.0])[:count]

@@ -78,7 +78,7 @@ class AgentActions:
     def write_each(self, actions: Sequence[Mapping[str, Any]]) -> None:
         """Write one dict for each env; further ones are ignored."""
         if len(actions) < self._num_envs:
-            raise InvalidActions(f"actions for {len(actions)} of {self._num_envs} envs: nothing was sent")
+            raise InvalidActions(f"actions for {len(actions)} of {self._num_envs} envs: pass one action per env")
         each = [{a: self._as_sent(a, action) for a, action in one.items()} for one in actions[: self._num_envs]]
         self._show(each)
         self._by_pipe.give(each)

@@ -107,9 +107,14 @@ class _Reading:
     def value(self, node: yaml.Node, depth: int = 0, path: str = "") -> Any:
         self.values += 1
         if self.values > MOST_VALUES:  # guard: aliases-are-bounded
-            raise InvalidConfig(_at(self.source, node.start_mark), f"more than {MOST_VALUES} values, aliases followed")
+            raise InvalidConfig(
+                _at(self.source, node.start_mark),
+                f"more than {MOST_VALUES:,} values (aliases expanded), the limit for configs",
+            )
         if depth > DEEPEST:  # also an alias inside what it stands for
-            raise InvalidConfig(_at(self.source, node.start_mark), f"nested more than {DEEPEST} deep")
+            raise InvalidConfig(
+                _at(self.source, node.start_mark), f"nested deeper than {DEEPEST}, the limit for configs"
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_CORE}seq":
@@ -148,7 +153,9 @@ class _Reading:
 
     def _int(self, node: yaml.ScalarNode, digits: str) -> int:
         if len(digits) > 1000:  # slow to convert, or refused by Python
-            raise InvalidConfig(_at(self.source, node.start_mark), f"a number of {len(digits)} digits")
+            raise InvalidConfig(
+                _at(self.source, node.start_mark), f"a number with {len(digits)} digits: expected at most 1,000"
+            )
         return int(digits, 16 if "x" in digits else 10)
 
     def _refused_tag(self, node: yaml.Node) -> InvalidConfig:
