@@ -117,7 +117,7 @@ def test_workers_stay_awake_on_cores_beside_that_of_the_caller(
         raise Told([share.spare_core for share in shares])
 
     monkeypatch.setattr(machine, "usable_cores", lambda: 4)
-    monkeypatch.setattr(startup, "OpenedEnvs", tell)
+    monkeypatch.setattr(startup, "StartedHosts", tell)
     with pytest.raises(Told) as caught:
         mv.make_vec(Walk, 8, executor, workers=workers)
     assert caught.value.args == (awake,)

@@ -83,7 +83,7 @@ def parse_config(text: str, source: str = "config") -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise InvalidConfig(source, f"is not valid YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise InvalidConfig(source, f"is nested more than {DEEPEST} deep") from None
+        raise InvalidConfig(source, f"is nested deeper than {DEEPEST}, the limit for configs") from None
     if node is None:
         return Located({}, {})
     if not isinstance(node, yaml.MappingNode):
