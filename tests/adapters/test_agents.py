@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from gymnasium import spaces
 
-from multiverse.adapters.agents import NOTHING_SAID, groups_of
+from multiverse.adapters.agents import DEFAULT_AGENTS, groups_of
 
 
 class Agents:
@@ -31,7 +31,7 @@ class Agents:
 )
 @pytest.mark.fault("B6")
 def test_groups_with_colliding_names_keep_every_agent(names: tuple[str, ...]) -> None:
-    groups = groups_of(Agents(names), names, NOTHING_SAID)
+    groups = groups_of(Agents(names), names, DEFAULT_AGENTS)
     assert [group.agents for group in groups] == [(name,) for name in names]
     assert len({group.name for group in groups}) == len(names)
     for group in groups:

@@ -79,12 +79,12 @@ def block(error: BaseException) -> Fake:
 
 def start(outcome: Any) -> Fake:
     act = refusing(outcome) if isinstance(outcome, BaseException) else answering(outcome)
-    return lambda patch: patch.setattr(startup, "open_envs", act)
+    return lambda patch: patch.setattr(startup, "start_hosts", act)
 
 
 def no_processes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "usable_here", answering(False))
-    patch.setattr(startup, "open_envs", refusing(AssertionError("nothing may be started")))
+    patch.setattr(startup, "start_hosts", refusing(AssertionError("nothing may be started")))
 
 
 def gpu(driver: bool, torch: dict[str, Any] | BaseException | None) -> Fake:

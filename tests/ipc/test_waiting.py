@@ -28,7 +28,7 @@ class Looks:
 def yields(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """One round of checks takes all the time; every yield of the core is recorded."""
     given: list[None] = []
-    monkeypatch.setattr(waiting, "LOOK_NS", -1)
+    monkeypatch.setattr(waiting, "SPIN_NS", -1)
     monkeypatch.setattr(waiting, "_yield_core", lambda: given.append(None))
     return given
 
@@ -91,7 +91,7 @@ def never() -> bool:
 
 @pytest.fixture
 def no_naps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "FIRST_NAP_S", None)
+    monkeypatch.setattr(waiting, "FIRST_SLEEP_S", None)
 
 
 def test_ready_event_causes_no_sleep() -> None:
@@ -131,9 +131,9 @@ def test_ring_wakes_the_sleeper() -> None:
 
 def test_lost_ring_is_covered_by_one_short_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(WaitSet, "_doze", lambda _, seconds: bool(slept.append(seconds)))
+    monkeypatch.setattr(WaitSet, "_sleep_briefly", lambda _, seconds: bool(slept.append(seconds)))
     assert WaitSet().sleep_until(Looks(at=4), None)  # without a ring
-    assert slept == [waiting.FIRST_NAP_S, math.inf, math.inf]
+    assert slept == [waiting.FIRST_SLEEP_S, math.inf, math.inf]
 
 
 @pytest.mark.usefixtures("no_naps")
@@ -162,7 +162,7 @@ def test_error_while_looking_passes_through_and_ends_the_sleep() -> None:
 
 
 def test_worker_with_a_spare_core_looks_longer(yields: list[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It still spins when other workers sleep already: LOOK_NS passes at once here."""
+    """It still spins when other workers sleep already: SPIN_NS passes at once here."""
     monkeypatch.setattr(waiting, "LONG_LOOK_NS", 10**12)
     assert looks_of(Waiting("auto", spare_core=True), at=5 * A_MISS) == 5 * A_MISS
     monkeypatch.setattr(waiting, "LONG_LOOK_NS", -1)

@@ -46,7 +46,7 @@ class AgentOptions:
             raise InvalidRequest(f"masks={self.masks!r}: expected one of {names}, or None")
 
 
-NOTHING_SAID = AgentOptions()
+DEFAULT_AGENTS = AgentOptions()
 
 
 def agents_of(env: Any, options: AgentOptions) -> tuple[str, ...]:

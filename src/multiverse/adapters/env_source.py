@@ -23,7 +23,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 import multiverse.envs  # noqa: F401  registers their ids
-from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
+from multiverse.adapters.agents import DEFAULT_AGENTS, AgentOptions
 from multiverse.adapters.gymnasium import GymnasiumEnv
 from multiverse.adapters.pettingzoo_aec import PettingZooTurnEnv
 from multiverse.adapters.pettingzoo_parallel import PettingZooParallelEnv, all_at_once
@@ -55,7 +55,7 @@ class Recipe:
     source: Source
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
-    agents: AgentOptions = NOTHING_SAID
+    agents: AgentOptions = DEFAULT_AGENTS
 
     def build(self) -> Env:
         return adapt(self.build_foreign(), self.agents)
@@ -139,7 +139,7 @@ def _print_warning(warning: str) -> None:
         sys.stderr.write(f"WARNING: {warning}\n")
 
 
-def adapt(env: Any, agents: AgentOptions = NOTHING_SAID) -> Env:
+def adapt(env: Any, agents: AgentOptions = DEFAULT_AGENTS) -> Env:
     """Return the adapter for an env, by its type."""
     if isinstance(env, gymnasium.Env):
         return GymnasiumEnv(env, agents.masks)

@@ -29,26 +29,26 @@ class PettingZooTurnEnv(PettingZooEnv):
         self._present = list(self._env.agents)
         self._refuse_unknown(self._present)
         for row in self._rows:
-            row.be_absent()
+            row.write_absent()
         for agent in self._present:
-            self._row_of[agent].be(True, False)
+            self._row_of[agent].write_presence(True, False)
         agent = self._env.agent_selection
         observation, _, _, _, info = self._env.last()
         self._row_of[agent].observe(observation, info, True)
-        self._row_of[agent].be(True, True)
+        self._row_of[agent].write_presence(True, True)
         return self._infos_of_reset({agent: info})
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
         """Step with one action for every slot; only that of the agent to act is used."""
         env = self._env
         for row in self._rewarded:
-            row.earn(0.0)
+            row.write_reward(0.0)
         for row in self._ended:
             row.end(False, False)
         self._rewarded, self._ended = [], []
         agent = env.agent_selection
         env.step(actions[self._position[agent]])
-        self._row_of[agent].be(True, False)
+        self._row_of[agent].write_presence(True, False)
         infos: dict[str, Any] = {}
         while agents := env.agents:  # until an agent has to act
             if agents != self._present:
@@ -57,12 +57,12 @@ class PettingZooTurnEnv(PettingZooEnv):
             observation, reward, terminated, truncated, infos[agent] = env.last()
             row = self._row_of[agent]
             row.observe(observation, infos[agent], not (terminated or truncated))
-            row.earn(reward)
+            row.write_reward(reward)
             self._rewarded.append(row)
             if not (terminated or truncated):
                 if self._ended or agents != self._present:
                     self._update_present(agents)
-                row.be(True, True)
+                row.write_presence(True, True)
                 return False, nonempty_infos(infos)
             self._end(row, bool(terminated), bool(truncated))
             self._check_progress(agent)
@@ -78,20 +78,20 @@ class PettingZooTurnEnv(PettingZooEnv):
                 if row.alive:
                     self._end_absent(row)
                 else:
-                    row.be(True, False)
+                    row.write_presence(True, False)
 
     def _end_absent(self, row: AgentRow) -> None:
         """Write the end of an agent that has left, as far as the env still knows it; its last observation stays."""
         env, agent = self._env, row.agent
         truncated = bool(env.truncations.get(agent, False))
         terminated = bool(env.terminations.get(agent, False)) or not truncated
-        row.earn(env._cumulative_rewards.get(agent, 0.0))
+        row.write_reward(env._cumulative_rewards.get(agent, 0.0))
         self._rewarded.append(row)
         self._end(row, terminated, truncated)
 
     def _end(self, row: AgentRow, terminated: bool, truncated: bool) -> None:
         row.end(terminated, truncated)
-        row.be(False, False)
+        row.write_presence(False, False)
         self._ended.append(row)
 
     def _check_progress(self, agent: str) -> None:

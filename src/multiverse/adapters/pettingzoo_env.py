@@ -109,17 +109,17 @@ class AgentRow:
         self._absent = absent_observation(group.observation_space)
         self._write, self.rewards, self._acting = row.write_observation, cast(Any, row.rewards), row.acting
         self._terminated, self._truncated = row.terminated, row.truncated
-        self.slot, self.alive_in = row.slot, row.alive
+        self.slot, self.alive_column = row.slot, row.alive
         self.observe = _observer(agent, group, row)
 
     @property
     def alive(self) -> bool:
-        return self.alive_in[self.slot]  # type: ignore[return-value]  # a memoryview of bools holds bools
+        return self.alive_column[self.slot]  # type: ignore[return-value]  # a memoryview of bools holds bools
 
     observe: Callable[[Any, Any, bool], None]
     """Function (observation, info, whether it acts next) that writes its observation and action mask."""
 
-    def earn(self, reward: Any) -> None:
+    def write_reward(self, reward: Any) -> None:
         try:
             self.rewards[self.slot] = reward
         except (TypeError, ValueError) as error:
@@ -128,15 +128,15 @@ class AgentRow:
     def end(self, terminated: bool, truncated: bool) -> None:
         self._terminated[self.slot], self._truncated[self.slot] = terminated, truncated
 
-    def be(self, alive: bool, acting: bool) -> None:
-        self.alive_in[self.slot], self._acting[self.slot] = alive, acting
+    def write_presence(self, alive: bool, acting: bool) -> None:
+        self.alive_column[self.slot], self._acting[self.slot] = alive, acting
 
-    def be_absent(self) -> None:
+    def write_absent(self) -> None:
         """Write the row of an absent agent, except for its reward and ends."""
         self._write(self._absent)
         if self._mask is not None:
             self._mask[...] = 1
-        self.be(False, False)
+        self.write_presence(False, False)
 
 
 def _observer(agent: str, group: Group, row: SlotRow) -> Callable[[Any, Any, bool], None]:

@@ -30,7 +30,7 @@ class PettingZooParallelEnv(PettingZooEnv):
         super().bind(rows)
         self._present: Collection[str] = ()
         # Attributes that nearly every step needs, looked up once.
-        self._each = [(row, row.agent, row.slot, row.alive_in, row.rewards, row.observe) for row in self._rows]
+        self._each = [(row, row.agent, row.slot, row.alive_column, row.rewards, row.observe) for row in self._rows]
 
     def reset(self, seed: int | None, options: dict[str, Any] | None, task: Any) -> dict[str, Any]:
         observations, infos = self._reset_env(seed, options, task)
@@ -40,12 +40,12 @@ class PettingZooParallelEnv(PettingZooEnv):
         for row in self._rows:
             agent = row.agent
             if agent not in present:
-                row.be_absent()
+                row.write_absent()
                 continue
             if agent not in observations:
                 raise _missing("observation", agent)
             row.observe(observations[agent], infos.get(agent), True)
-            row.be(True, True)
+            row.write_presence(True, True)
         return self._infos_of_reset(infos)
 
     def step(self, actions: Sequence[Any]) -> tuple[bool, dict[str, Any]]:
@@ -76,7 +76,7 @@ class PettingZooParallelEnv(PettingZooEnv):
             try:
                 column[slot] = reward
             except (TypeError, ValueError):
-                row.earn(reward)  # raises with the reason
+                row.write_reward(reward)  # raises with the reason
         return over, nonempty_infos(infos)
 
 
@@ -94,7 +94,7 @@ def _write_change(row: AgentRow, stays: bool, outcome: Outcome) -> bool:
         return False
     cut = bool(truncated[row.agent])
     row.end(bool(terminated[row.agent]) or not (stays or cut), cut)
-    row.be(stays, stays)
+    row.write_presence(stays, stays)
     return True
 
 
@@ -105,17 +105,17 @@ def _write_unobserved(row: AgentRow, present: bool, outcome: Outcome) -> None:
     if present and not (ended or cut):
         raise _missing("observation", row.agent)
     if row.alive:
-        row.earn(rewards.get(row.agent, 0.0))
+        row.write_reward(rewards.get(row.agent, 0.0))
         row.end(ended or not cut, cut)
-        row.be(False, False)
+        row.write_presence(False, False)
     else:
         _be_absent(row)
 
 
 def _be_absent(row: AgentRow) -> None:
-    row.earn(0.0)
+    row.write_reward(0.0)
     row.end(False, False)
-    row.be_absent()
+    row.write_absent()
 
 
 def _missing(what: str, agent: str) -> BadValue:

@@ -20,7 +20,7 @@ from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import AsyncState
 
-from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
+from multiverse.adapters.agents import DEFAULT_AGENTS, AgentOptions
 from multiverse.adapters.env_source import Recipe, recipes
 from multiverse.core import errors
 from multiverse.core.errors import ClosedError, EnvFailed, MultiverseError, ReceiveTimeout, RemoteError, RequestPending
@@ -40,7 +40,7 @@ PARKED = WorkerOptions(waiting="park")
 
 
 def recipes_of(
-    env_fns: Sequence[Callable[[], Any]], recipe: type[Recipe], agents: AgentOptions = NOTHING_SAID
+    env_fns: Sequence[Callable[[], Any]], recipe: type[Recipe], agents: AgentOptions = DEFAULT_AGENTS
 ) -> list[Recipe]:
     """Return one recipe of that class per function, which builds the env where it runs."""
     return [recipe(r.source, r.kwargs, r.wrappers, agents) for r in recipes(list(env_fns), None, None, None)]

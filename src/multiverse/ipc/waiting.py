@@ -17,12 +17,12 @@ from typing import Literal
 
 from multiverse.ipc.interrupts import longest_nap_s, stop_waiting
 
-LOOK_NS = 200_000
+SPIN_NS = 200_000
 LONG_LOOK_NS = 1_000_000
 LOOKS_BEFORE_YIELD = 8
-MISSES_BEFORE_PARKING = 2
+FAILED_SPINS_BEFORE_SLEEPING = 2
 PARKED_WAITS = 64
-FIRST_NAP_S = 0.02
+FIRST_SLEEP_S = 0.02
 """A sleeper wakes once after this time and checks again, in case a ring was missed: see `mailbox`."""
 
 _yield_core: Callable[[], object] = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -48,7 +48,7 @@ class Waiting:
         if self._park_next:
             self._park_next -= 1
             return False
-        give_up = time.perf_counter_ns() + (LONG_LOOK_NS if self._spare_core else LOOK_NS)
+        give_up = time.perf_counter_ns() + (LONG_LOOK_NS if self._spare_core else SPIN_NS)
         while True:
             _yield_core()  # first, because the other side may be waiting for this core
             for _ in range(LOOKS_BEFORE_YIELD):
@@ -58,7 +58,7 @@ class Waiting:
             if time.perf_counter_ns() > give_up:
                 break
         self._misses += 1
-        if self._misses >= MISSES_BEFORE_PARKING and self._adapt:
+        if self._misses >= FAILED_SPINS_BEFORE_SLEEPING and self._adapt:
             self._misses = 0
             self._park_next = PARKED_WAITS
         return False
@@ -104,13 +104,13 @@ class WaitSet:
         for set_asleep in self._set_asleep.values():
             set_asleep(True)
         try:
-            first_nap_s: float | None = FIRST_NAP_S
+            first_nap_s: float | None = FIRST_SLEEP_S
             while not ready():
                 stop_waiting()
                 left_s = math.inf if deadline is None else deadline - time.monotonic()  # guard: sleep-is-monotonic
                 if left_s <= 0:
                     return False
-                if not self._doze(min(left_s, first_nap_s or math.inf, longest_nap_s())):
+                if not self._sleep_briefly(min(left_s, first_nap_s or math.inf, longest_nap_s())):
                     first_nap_s = None
             return True
         finally:
@@ -119,9 +119,9 @@ class WaitSet:
 
     def check(self) -> None:
         """Process doorbells and ended workers without sleeping."""
-        self._doze(0.0)
+        self._sleep_briefly(0.0)
 
-    def _doze(self, seconds: float) -> bool:
+    def _sleep_briefly(self, seconds: float) -> bool:
         """Sleep until an event; False if only the time passed."""
         events = self._poll.poll(None if seconds == math.inf else seconds * 1e3)
         for fd, _ in events:

@@ -30,23 +30,23 @@ def ppo_gradient(algorithm: Any, out: Outputs, batch: RolloutBatch, with_metrics
     log_ratios = out.log_prob - batch.log_probs
     ratios = np.exp(log_ratios)
     # The gradient of a row is 0 once its ratio is beyond the clip range in the direction of its advantage.
-    counts = np.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
-    grad_log_prob = ratios * advantages * counts / -count
+    unclipped = np.where(advantages > 0, ratios <= 1 + clip, ratios >= 1 - clip)
+    grad_log_prob = ratios * advantages * unclipped / -count
 
     errors = out.values - batch.returns
     grad_value, value_losses = errors * (2 * config.value_coef / count), errors * errors
     if config.value_clip_range is not None:
-        limit, moved = config.value_clip_range, out.values - batch.values
-        clipped = batch.values + np.clip(moved, -limit, limit) - batch.returns
+        limit, value_change = config.value_clip_range, out.values - batch.values
+        clipped = batch.values + np.clip(value_change, -limit, limit) - batch.returns
         # Likewise once its value is beyond the clip range, if it moved towards the return.
-        grad_value = grad_value * ((np.abs(moved) <= limit) | (value_losses > clipped * clipped))
+        grad_value = grad_value * ((np.abs(value_change) <= limit) | (value_losses > clipped * clipped))
         value_losses = np.maximum(value_losses, clipped * clipped)
 
     metrics = None
     if with_metrics:
         policy_losses = -np.minimum(ratios * advantages, np.clip(ratios, 1 - clip, 1 + clip) * advantages)
-        moved = np.expm1(log_ratios)
-        kl, clipped_rows = moved - log_ratios, 1.0 * (np.abs(moved) > clip)
+        ratio_minus_one = np.expm1(log_ratios)
+        kl, clipped_rows = ratio_minus_one - log_ratios, 1.0 * (np.abs(ratio_minus_one) > clip)
         means = np.stack([policy_losses, value_losses, out.entropy, kl, clipped_rows]).mean(-1)
         metrics = dict(zip(("policy_loss", "value_loss", "entropy", "kl", "clip_fraction"), means))
     return LossGradient(grad_log_prob, -config.entropy_coef / count, grad_value, metrics)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
+from multiverse.adapters.agents import DEFAULT_AGENTS, AgentOptions
 from multiverse.adapters.env_source import EnvSource, Wrapper
 from multiverse.core.errors import InvalidRequest
 from multiverse.core.failures import FailureOptions, OnFailure
@@ -119,7 +119,7 @@ def make_vec(
     tasks: Sequence[Any] | None = None,
     on_failure: OnFailure | FailureOptions = "raise",
     timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    agents: AgentOptions = NOTHING_SAID,
+    agents: AgentOptions = DEFAULT_AGENTS,
 ) -> VectorEnv:
     """Make a vector env of `num_envs` copies of `env`: a `VectorEnv`, which is a `gymnasium.vector.VectorEnv`.
 

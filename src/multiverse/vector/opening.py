@@ -10,7 +10,7 @@ from typing import Any, Self, cast, get_args
 
 from gymnasium.vector import AutoresetMode
 
-from multiverse.adapters.agents import NOTHING_SAID, AgentOptions
+from multiverse.adapters.agents import DEFAULT_AGENTS, AgentOptions
 from multiverse.adapters.env_source import EnvSource, Recipe, Wrapper, recipes
 from multiverse.core.env import EnvKind
 from multiverse.core.errors import InvalidRequest
@@ -74,7 +74,7 @@ class VectorOptions:
     tasks: Sequence[Any] | None = None
     failures: FailureOptions = DEFAULT_POLICY
     timeouts: Timeouts = DEFAULT_TIMEOUTS
-    agents: AgentOptions = NOTHING_SAID
+    agents: AgentOptions = DEFAULT_AGENTS
 
 
 class OpenedEnvs:
@@ -89,7 +89,7 @@ class OpenedEnvs:
         """Make the vector env. `fields`: further arrays that the caller shares with the workers (`envs.views`)."""
         options = self._options
         agents = replace(options.agents, masks=None, state=False)  # the hosts refuse a missing state
-        if self.description.kind == "single" and agents != NOTHING_SAID:
+        if self.description.kind == "single" and agents != DEFAULT_AGENTS:
             self.close()
             names = [name for name, value in asdict(agents).items() if value]
             raise InvalidRequest(

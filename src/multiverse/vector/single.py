@@ -168,4 +168,4 @@ def _saves(classes: Sequence[type]) -> bool:
     """Return whether an env of these classes, outermost first, saves itself; a wrapper may leave it to the next one."""
     if not all(callable(getattr(classes[0], name, None)) for name in ("save_state", "restore_state")):
         return False
-    return not getattr(classes[0], "asks_its_env", False) or _saves(classes[1:])
+    return not getattr(classes[0], "saves_if_env_does", False) or _saves(classes[1:])

@@ -33,7 +33,7 @@ class MetaEpisode(gymnasium.Wrapper[Array, Any, Any, Any], gymnasium.utils.Recor
     until the next one is set; if none is set, every meta-episode draws its own.
     """
 
-    asks_its_env = True
+    saves_if_env_does = True
     """The class forwards `save_state`; whether it can be saved depends on the env inside."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], episodes_per_task: int, oracle: bool = False) -> None:
