@@ -1,11 +1,12 @@
-"""Training speed of this version beside an earlier one, in turns.
+"""Speed of training and of stepping of this version beside an earlier one, in turns.
 
     git worktree add --detach ../before COMMIT
     python benchmarks/versions.py ../before
     python benchmarks/versions.py ../before --rows ppo_cartpole sac_pendulum --repeats 9 --json results.json
 
-Each measurement is one training in a process of its own, with the sources of one of the two versions: env steps per
-second of training alone, start-up and evaluation not counted, in one thread. The versions alternate, and every other
+Each measurement is a separate process with the sources of one of the two versions. Rows of trainings report env steps
+per second of one training, without start-up and evaluation, in one thread. Rows `step_…` report env steps per second of
+`envs.step` with random actions drawn before. The versions alternate, and every other
 repeat begins with the other one. The ratio is taken within a repeat; its median over the repeats is shown. Rows in
 `…_torch` differentiate the losses of small networks in torch in both versions, the others choose as users get it.
 A ratio below the bar is shown as missed.
@@ -48,6 +49,39 @@ with tempfile.TemporaryDirectory() as home:
 print(json.dumps({"rate": summary["env_steps"] / (summary["seconds"] - summary["evaluate_s"]), "from": mv.__file__}))
 """
 
+STEP = """
+import json, sys, time
+import multiverse as mv
+env, num_envs, executor, seconds = json.loads(sys.argv[1])
+with mv.make_vec(env, num_envs, executor=executor) as envs:
+    envs.action_space.seed(0)
+    actions = [envs.action_space.sample() for _ in range(64)]
+    envs.reset(seed=0)
+    for duration in (seconds / 4, seconds):
+        steps, began_at = 0, time.perf_counter()
+        while time.perf_counter() - began_at < duration:
+            for action in actions:
+                envs.step(action)
+            steps += len(actions) * num_envs
+        rate = steps / (time.perf_counter() - began_at)
+print(json.dumps({"rate": rate, "from": mv.__file__}))
+"""
+STEP_S = 2.0
+
+
+@dataclass(frozen=True)
+class Stepping:
+    """Steps of one vector env, as both versions take them."""
+
+    env: str
+    num_envs: int
+    executor: str
+    program: str = STEP
+    bar: float = BAR
+
+    def argument(self) -> str:
+        return json.dumps([self.env, self.num_envs, self.executor, STEP_S])
+
 
 @dataclass(frozen=True)
 class Row:
@@ -58,6 +92,7 @@ class Row:
     env_steps: int
     settings: dict[str, Any] = field(default_factory=dict)
     in_torch: bool = False
+    program: str = TRAIN
 
     @property
     def bar(self) -> float:
@@ -79,7 +114,11 @@ SMALL: dict[str, Any] = {**REPLAY, "hidden_sizes": [64, 64]}
 SEQUENCES: dict[str, Any] = {**SMALL, "memory": "gru", "memory_size": 64, "batch_size": 8, "updates_per_step": 0.25,
                              "sequence_length": 64}  # fmt: skip
 CARTPOLE = Row("CartPole-v1", "ppo", 200_000, {"num_envs": 8, "steps_per_env": 128, "epochs": 4, "batch_size": 256})
-ROWS = {
+ROWS: dict[str, Row | Stepping] = {
+    "step_serial_cartpole": Stepping("CartPole-v1", 8, "serial"),
+    "step_process_cartpole": Stepping("CartPole-v1", 64, "process"),
+    "step_hybrid_cartpole": Stepping("CartPole-v1", 64, "hybrid"),
+    "step_process_halfcheetah": Stepping("HalfCheetah-v5", 16, "process"),
     "ppo_cartpole": CARTPOLE,
     "ppo_cartpole_zoo": Row("CartPole-v1", "ppo", 60_000, {"num_envs": 8, "steps_per_env": 32, "epochs": 20}),
     "ppo_halfcheetah": Row("HalfCheetah-v5", "ppo", 80_000, {"num_envs": 8, "steps_per_env": 256, "epochs": 5}),
@@ -103,11 +142,11 @@ ROWS = {
 }  # fmt: skip
 
 
-def rate(tree: Path, row: Row) -> float:
+def rate(tree: Path, row: Row | Stepping) -> float:
     """Env steps per second of one training with the sources of this tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
     found = subprocess.run(
-        [sys.executable, "-c", TRAIN, row.argument()],
+        [sys.executable, "-c", row.program, row.argument()],
         env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     if found.returncode:

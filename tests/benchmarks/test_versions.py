@@ -30,3 +30,15 @@ def test_directory_without_sources_is_refused(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         versions.main([str(tmp_path)])
     assert "has no src/multiverse" in capsys.readouterr().err
+
+
+def test_steps_of_two_versions_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "STEP_S", 0.05)
+    before = tmp_path / "before"
+    before.mkdir()
+    (before / "src").symlink_to(TREE / "src")
+    results = tmp_path / "results.json"
+    assert versions.main([str(before), "--rows", "step_serial_cartpole", "--repeats", "2", "--json", str(results)]) == 0
+    (row,) = json.loads(results.read_text())["rows"]
+    assert row["row"] == "step_serial_cartpole"
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in row["env_steps_per_s"].values())
