@@ -30,7 +30,7 @@ import multiverse as mv
 from benchmarks.envs import Burn
 from benchmarks.provenance import provenance, write_results
 from benchmarks.stepping import _progress
-from examples.ml_pipeline.models.rl.algorithms.ppo_trainer import DEFAULTS, todays
+from examples.ml_pipeline.models.rl.algorithms.ppo_trainer import DEFAULTS, multiverse_settings
 from multiverse.executors.machine import usable_cores
 
 CLAIMED = {1: 1.0, 4: 2.5, 8: 4.0, 16: 6.0}
@@ -67,7 +67,7 @@ class Return:
 
 def train(env: Any, env_steps: int, executor: str, episodes: int, **settings: Any) -> dict[str, Any]:
     """The summary of a training as the script does it, evaluated over so many episodes; it leaves nothing behind."""
-    asked = {**todays({**DEFAULTS, **settings}), "env_steps": env_steps}
+    asked = {**multiverse_settings({**DEFAULTS, **settings}), "env_steps": env_steps}
     asked |= {"evaluate_every": 0, "evaluation_episodes": episodes, "evaluation_envs": 1}
     if asked["num_envs"] > 1:  # one env is always serial
         asked["executor"] = executor

@@ -91,7 +91,7 @@ def compare(learner: Any, config: Config) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the script; return the exit status: 0, 1 for a missing dependency, 2 for an invalid argument, 130 for Ctrl-C."""
+    """Run the script; return the exit status: 0, 1 for a missing package, 2 for an invalid argument, 130 for Ctrl-C."""
     chosen = configured(config, "Train a team in the grid world.", arguments)
     try:
         import examples.grid_world.learner  # noqa: F401 - report missing packages before the run is created

@@ -79,7 +79,7 @@ class Learner:
 
 
 def steps_of_each_env(num_envs: int, total: int) -> int:
-    """Return the number of steps of each env in a rollout: a multiple of MINIBATCHES, so that all have the same size."""
+    """Return the number of steps of each env in a rollout, a multiple of MINIBATCHES for minibatches of equal size."""
     wanted = min(ROLLOUT_STEPS, total) // num_envs
     return max(MINIBATCHES, wanted // MINIBATCHES * MINIBATCHES)
 
