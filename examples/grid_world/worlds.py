@@ -24,7 +24,7 @@ def world_arguments(preset: str, task: str) -> dict[str, Any]:
     """Return the constructor arguments of a `GridWorldEnvMultiAgent`.
 
     `watch` is the unchanged preset: seeing the target is rewarded at every step and reaching it only once, so the best
-    team stays within sight. `search` rewards only reaching the target, in less time: a step within the target's view has
+    team stays within sight. `search` rewards only reaching the target, in less time: a step in the target's view has
     reward 0 (λ = 0), and any other step costs 0.01. No observer sees the target from outside that view. `reach` is
     `search` with the target's position observed. Grid, obstacles, team and target movement are always the preset's.
     """

@@ -40,7 +40,7 @@ REFUSED, INTERRUPTED = 2, 130
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return a parser with the document's flags and defaults. Settings that are not given are left out of its result."""
+    """Return a parser with the document's flags and defaults. Its result lacks settings that are not given."""
     flags = argparse.ArgumentParser(description="Train PPO.", argument_default=argparse.SUPPRESS, allow_abbrev=False)
     flags.add_argument("--env", metavar="ID|MODULE:NAME", help="environment (default: CartPole-v1)")
     for name, default in DEFAULTS.items():

@@ -112,7 +112,7 @@ def test_commands_on_example_pages_can_be_parsed(page: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--num-episodes 0", "0: at least 1"),
+        ("--num-episodes 0", "expected at least 1, got 0"),
         ("--n-env 8", "unrecognized arguments: --n-env 8"),
         ("--device tpu", "invalid choice: 'tpu'"),
         ("--parallel-start-method threads", "invalid choice: 'threads'"),
@@ -333,7 +333,7 @@ def test_ctrl_c_saves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
         program.send_signal(signal.SIGINT)
         printed, _ = program.communicate(timeout=TIME_LIMIT_S)
     assert program.returncode == 130 and children
-    assert f"To go on: --resume-from {tmp_path}" in printed
+    assert f"To resume: --resume-from {tmp_path}" in printed
     assert still_alive([program.pid, *children]) == []
     (run,) = runs_in(tmp_path)
     run_before = read_json(run / "summary.json")

@@ -111,7 +111,7 @@ class Remote:
         self._resets.clear()
 
     def recv(self) -> Any:
-        """Return (observation, info) of a reset, or the five results of a step. `NothingPending` if nothing was sent."""
+        """Return (observation, info) of a reset or the five results of a step. `NothingPending`: nothing was sent."""
         env_id = self._env_id
         if env_id in self._resets:
             self._run_resets()

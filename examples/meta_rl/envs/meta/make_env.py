@@ -64,7 +64,7 @@ def make_parallel_env(
 
 
 def _build(env_name: str, episodes_per_task: int, oracle: bool, kwargs: dict[str, Any]) -> VariBadWrapper:
-    """Build the env in the process that runs it. `env_name`: a name of the document, or any id of an env with task hooks."""
+    """Build the env in the process that runs it. `env_name`: one of the document, or any id of an env with tasks."""
     name = f"multiverse/{env_name}" if env_name in envs.WITH_TASKS else env_name
     return VariBadWrapper(gym.make(name, **kwargs), episodes_per_task, oracle)
 
