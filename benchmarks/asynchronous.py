@@ -10,10 +10,10 @@ race: the presets, with workers in processes in all three modes. `rest` and `dis
 run ends with the first evaluation (10 unseen episodes, at equal intervals) that reaches the return, or with its
 budget. Its time is that of training, without evaluations and saving.
 
-lag: CartPole-v1 for 51,200 env steps, with `max_lag` and `queue_size` N and workers that rest. Collecting is faster than
-twenty epochs, so the queue is full, and a rollout is N updates old when it is used (0: rollouts of earlier policies are
-discarded). The measured mean lag is reported too. `curve` is the mean return of all evaluations during training (every
-5,120 env steps); `at env steps` is the first evaluation that reached 475, or the whole budget.
+lag: CartPole-v1 for 51,200 env steps, with `max_lag` and `queue_size` N and workers that rest. Collecting is faster
+than twenty epochs, so the queue is full, and a rollout is N updates old when it is used (0: rollouts of earlier
+policies are discarded). The measured mean lag is reported too. `curve` is the mean return of all evaluations during
+training (every 5,120 env steps); `at env steps` is the first evaluation that reached 475, or the whole budget.
 
 Runs are made one after another, with seeds in the outer loop, so that other load on the machine affects all modes
 equally. With `--cells` N, N runs are made in parallel, each on its own 2 cores. Runs cut short by `--limit-s` are

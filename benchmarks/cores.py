@@ -7,7 +7,7 @@ measured, as in the trainer with PPO:
 
 `in workers`: the workers fill the rollouts themselves, with a 64 × 64 policy (128 or 256 steps per env).
 `lock-step`: every step goes through the caller, with precomputed actions: the cost of stepping alone.
-`lock-step, cuda` and `cpu`: likewise, with actions of a 512 × 512 torch policy in the caller, on the GPU or on one core.
+`lock-step, cuda` and `cpu`: likewise, with a 512 × 512 torch policy in the caller, on the GPU or on one core.
 (The policy of PPO acts in the workers even if it is trained on a GPU, unless it uses images.)
 `limit`: as many parallel bare loops as workers, without a policy.
 

@@ -4,7 +4,7 @@
     python benchmarks/document_001.py --parts speed --rounds 1 --envs CartPole-v1
 
 Trains like examples/ml_pipeline/train_ppo.py, with its defaults. **Speed**: env steps per second of acting, stepping
-and learning, without start-up and evaluation, for CartPole-v1 and for an env that computes for 1 ms per step. `auto` is the
+and learning, without start-up and evaluation, for CartPole-v1 and an env that computes for 1 ms per step. `auto` is the
 executor of the script; `serial` steps the same envs in one process, and shows the gain without a second core. All cells
 are measured in turn in every round; × is the median of the ratios to 1 env within a round.
 **Return** at equal env steps: final weights, deterministic, on unseen seeds, for every training seed. These trainings

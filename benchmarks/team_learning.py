@@ -43,7 +43,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.learning import Runs, answered, parser_for, tallied
+from benchmarks.learning import Runs, parser_for, run_and_report, run_command_line
 from benchmarks.team_players import assigned
 from multiverse.core.seeds import evaluation_seed
 from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
@@ -58,7 +58,7 @@ Act = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
-def played(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
+def play(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
     """(returns, the mean over the agents; what the agents saw last), of a parallel env's episodes."""
     returns, last = [], []
     for k in range(EPISODES):
@@ -72,7 +72,7 @@ def played(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
     return returns, last
 
 
-def at_random(seed: int = 0) -> Act:
+def random_policy(seed: int = 0) -> Act:
     rng = np.random.default_rng(seed)
     return lambda observations: {agent: int(rng.integers(5)) for agent in observations}
 
@@ -84,7 +84,7 @@ def measure_spread(run: Path) -> Figures:
 
     env, policies = simple_spread_v3.parallel_env(), mv.load(run)
     scripted: Act = lambda observations: {agent: assigned(seen) for agent, seen in observations.items()}  # noqa: E731
-    trained, low, high = (float(np.mean(played(env, act)[0])) for act in (policies.act, at_random(), scripted))
+    trained, low, high = (float(np.mean(play(env, act)[0])) for act in (policies.act, random_policy(), scripted))
     return {"share": (trained - low) / (high - low), "trained": trained, "random": low, "scripted": high}
 
 
@@ -93,14 +93,14 @@ def measure_push(run: Path) -> Figures:
 
     import multiverse as mv
 
-    env, policies, anything = simple_push_v3.parallel_env(), mv.load(run), at_random()
+    env, policies, anything = simple_push_v3.parallel_env(), mv.load(run), random_policy()
 
     def against_a_random_agent(observations: dict[str, Any]) -> dict[str, Any]:
         return {**policies.act(observations), "agent_0": anything(observations)["agent_0"]}
 
     def ends_at(act: Act) -> float:
         """How far from its goal, whose place relative to its own the agent sees."""
-        return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in played(env, act)[1]]))
+        return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in play(env, act)[1]]))
 
     trained, low = ends_at(policies.act), ends_at(against_a_random_agent)
     return {"ratio": trained / low, "trained": trained, "random": low}
@@ -228,7 +228,7 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     aside.rename(run / FIGURES)
 
 
-def found_in(run: Path) -> Figures | None:
+def load_result(run: Path) -> Figures | None:
     """What was measured of a run; None if it has not come to its end."""
     try:
         found: Figures = json.loads((run / FIGURES).read_text())
@@ -238,7 +238,7 @@ def found_in(run: Path) -> Figures | None:
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
-def shown(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
+def report_task(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
     """`task`: a `Task`, or another benchmark's that has what is asked for here. `before`: the tasks that were shown, by
     their names; this one joins them."""
     of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
@@ -269,11 +269,13 @@ def _in_words(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def measured(out: Path, options: argparse.Namespace) -> bool:
+def measure_all(out: Path, options: argparse.Namespace) -> bool:
     """Run what is not finished and show what is; whether that is everything."""
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
-    runs, before = Runs(out, options.env_steps, Path(__file__), found_in), dict[str, Figures]()
-    return tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds, before))
+    runs, before = Runs(out, options.env_steps, Path(__file__), load_result), dict[str, Figures]()
+    return run_and_report(
+        out, options, tasks, runs, load_result, lambda task, found: report_task(task, found, options.seeds, before)
+    )
 
 
 def main() -> int:
@@ -282,7 +284,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.boxes:
         options.tasks = [task.name for task in TASKS if task.name.startswith("boxes")]
-    return answered(options, TASKS, one_run, measured)
+    return run_command_line(options, TASKS, one_run, measure_all)
 
 
 if __name__ == "__main__":

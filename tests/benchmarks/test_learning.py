@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import TASKS, shown
+from benchmarks.learning import TASKS, report_task
 from benchmarks.provenance import COMMIT, TREE
 from multiverse.training.config.resolve import presets
 
@@ -78,6 +78,6 @@ def test_verdict_depends_on_the_confidence_interval(
     runs: list[dict[str, Any]] = [
         {"seed": seed, "mean_return": value, "training_return": value} for seed, value in enumerate(returned)
     ]
-    found = shown(TASKS[0], runs, 3, {"iqm": 1.0, "interval": [0.0, 2.0]})
+    found = report_task(TASKS[0], runs, 3, {"iqm": 1.0, "interval": [0.0, 2.0]})
     assert found["verdict"] == verdict
     assert "before: 1.0 (0.0 to 2.0)" in capsys.readouterr().out
