@@ -94,7 +94,7 @@ def test_functions_have_the_documented_signatures() -> None:
 @pytest.mark.parametrize("path", FACADES, ids=lambda path: path.name)
 def test_example_modules_are_thin_and_name_the_current_api(path: Path) -> None:
     text = path.read_text()
-    assert re.match(r'"""Today this is .*(multiverse|mv\.|policy)', text)
+    assert re.match(r'"""[^"]*(multiverse|mv\.)', text)
     assert re.search(r"^\s*(import|from) (multiprocessing|multiverse\.)", text, re.MULTILINE) is None
 
 
@@ -124,7 +124,7 @@ def test_config_has_the_documented_keys() -> None:
         ("train", {"speed": 9}, "train.speed: there is no such setting. There are: batch_size, "),
         ("policy", {"dqn_layers": [64]}, "policy.dqn_layers: actor and critics have the same layers"),
         ("policy", {"algo_name": "sca"}, "policy.algo_name: there is no 'sca'. Did you mean sac?"),
-        ("env", {"env_type": "pomdp"}, "env_type='pomdp': this learner is for 'meta'"),
+        ("env", {"env_type": "pomdp"}, "env_type='pomdp' is not supported: expected 'meta'"),
         ("env", {"num_train_tasks": 0}, "env.num_train_tasks: expected a number of at least 1, found 0"),
         ("policy", {"lr": "fast"}, "policy.lr: expected a number, found the text 'fast'"),
         ("envs", {}, "ant_dir.yaml has no section envs; its sections are seed, env, train, eval, policy"),

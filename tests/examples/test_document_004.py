@@ -131,7 +131,7 @@ def test_documented_game_file_has_the_documented_addresses_and_rewards() -> None
         (["--envs", "0"], "argument --envs: expected at least 1, got 0"),
         (["--observation", "sound"], "invalid choice: 'sound'"),
         (["--rom", "absent.gb"], "rom='absent.gb': No such file or directory"),
-        (["--game", "a.yaml"], "give the cartridge too"),
+        (["--game", "a.yaml"], "no cartridge was given: set TRAIN_ROM"),
     ],
 )
 def test_invalid_arguments_are_named(flags: list[str], message: str) -> None:

@@ -1,4 +1,6 @@
-"""One env in each worker process, with the document's names. In multiverse: `mv.make_vec(env_fns, executor="process")`.
+"""One env in each worker process, with the document's names.
+
+In multiverse: `mv.make_vec(env_fns, executor="process")`.
 
     manager = ParallelEnvManager([make_env] * 4)                   # in examples/meta_rl
     manager.remotes[2].send(("reset", {"task": task}))             # manager.engine.reset(env_ids=[2], tasks=[task])

@@ -1,4 +1,4 @@
-"""The document's three agent architectures. In multiverse this is the `memory` setting of an algorithm."""
+"""The document's three agent architectures. In multiverse: the `memory` setting of algorithms."""
 
 from __future__ import annotations
 
