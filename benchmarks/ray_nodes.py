@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import multiverse as mv
 from benchmarks.namespaces import Network, Node, Shape, unavailable_reason, unsupported_shape
 from benchmarks.provenance import TREE, provenance, write_results
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 PORT = 6379
 HEALTH = {"health_check_initial_delay_ms": 2000, "health_check_period_ms": 1000, "health_check_timeout_ms": 2000,

@@ -1,4 +1,4 @@
-"""How well the presets of several agents learn, beside players that learn nothing: every seed, and their IQM.
+"""Learning results of the multi-agent presets, compared with scripted players: every seed, and the IQM.
 
     python benchmarks/team_learning.py                                       all tasks, 5 seeds each
     python benchmarks/team_learning.py --tasks push --seeds 5 --jobs 5 --json benchmarks/results/team_learning.json
@@ -50,11 +50,11 @@ from multiverse.training.runs.records import bootstrap_interval, interquartile_m
 
 EPISODES, BOX_EPISODES, SEED = 300, 100, 0
 FIGURES = "figures.json"
-"""In a run's directory, once it has been measured."""
+"""File in the directory of a measured run."""
 
 Figures = dict[str, Any]
 Act = Callable[[dict[str, Any]], dict[str, Any]]
-"""Observations of whoever is there → their actions."""
+"""Maps the observations of the present agents to their actions."""
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def measure_four(run: Path) -> Figures:
 # -- the tasks ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A run, what is measured of it, and what that should come to."""
+    """A run, its measurement, and the targets of its figures."""
 
     name: str
     env: str
@@ -207,11 +207,11 @@ TASKS = (
     Task("four", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
     Task("four, pool", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, **POOL}),
 )
-"""From the shortest run to the longest."""
+"""Ordered by duration, the shortest first."""
 
 
 def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
-    """Train, or go on training, and measure. In a process of its own, which ends with the one that started it."""
+    """Train or resume a run, and measure it. Runs in a separate process that ends with its parent."""
     import multiverse as mv
     from multiverse.executors.launch.orphan_guard import watch_process
 
@@ -219,7 +219,7 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     if (run / "config.yaml").exists():
         mv.resume(run, progress=False)
     else:
-        shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
+        shutil.rmtree(run, ignore_errors=True)  # it was stopped before the first checkpoint
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, **task.settings}
         settings |= {} if env_steps is None else {"env_steps": env_steps}
         mv.train(task.env, task.algorithm, seed=seed, run_dir=run, progress=False, **settings)
@@ -229,10 +229,10 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
 
 
 def load_result(run: Path) -> Figures | None:
-    """What was measured of a run; None if it has not come to its end."""
+    """Return the figures of a run, or None if it is not finished."""
     try:
-        found: Figures = json.loads((run / FIGURES).read_text())
-        return found
+        figures: Figures = json.loads((run / FIGURES).read_text())
+        return figures
     except FileNotFoundError:
         return None
 
@@ -241,8 +241,8 @@ def load_result(run: Path) -> Figures | None:
 def report_task(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
     """`task`: a `Task`, or another benchmark's that has what is asked for here. `before`: the tasks that were shown, by
     their names; this one joins them."""
-    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
-    print(f"\n{task.name} ({task.env}), {of}")
+    count = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    print(f"\n{task.name} ({task.env}), {count}")
     summed = {}
     for name, target in task.targets.items():
         values = [float(run[name]) for run in runs]
@@ -258,9 +258,9 @@ def report_task(task: Any, runs: list[Figures], seeds: int, before: dict[str, Fi
             summed[name]["share"] = share
     for run in runs:
         print("    " + ", ".join(f"{name} {_in_words(value)}" for name, value in run.items()), flush=True)
-    told = {"task": task.name, "env": task.env, "settings": dict(task.settings), "figures": summed, "runs": runs}
-    before[task.name] = told
-    return told
+    result = {"task": task.name, "env": task.env, "settings": dict(task.settings), "figures": summed, "runs": runs}
+    before[task.name] = result
+    return result
 
 
 def _in_words(value: Any) -> str:
@@ -270,7 +270,7 @@ def _in_words(value: Any) -> str:
 
 
 def measure_all(out: Path, options: argparse.Namespace) -> bool:
-    """Run what is not finished and show what is; whether that is everything."""
+    """Run unfinished runs and print the results; return whether all are finished."""
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
     runs, before = Runs(out, options.env_steps, Path(__file__), load_result), dict[str, Figures]()
     return run_and_report(
