@@ -299,7 +299,7 @@ def run_and_report(
     run_all(jobs, runs, options.jobs, options.limit_s)
     results = {job: result for job in jobs if (result := load_result(runs.directory(job))) is not None}
     table = [
-        report_task(task, result)
+        report(task, result)
         for task in tasks
         if (result := [results[job] for job in jobs if job[0] is task and job in results])
     ]

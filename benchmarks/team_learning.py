@@ -99,7 +99,7 @@ def measure_push(run: Path) -> Figures:
         return {**policies.act(observations), "agent_0": anything(observations)["agent_0"]}
 
     def ends_at(act: Act) -> float:
-        """How far from its goal, whose place relative to its own the agent sees."""
+        """Return the mean final distance to the goal, whose relative position the agent observes."""
         return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in play(env, act)[1]]))
 
     trained, low = ends_at(policies.act), ends_at(against_a_random_agent)
@@ -107,21 +107,21 @@ def measure_push(run: Path) -> Figures:
 
 
 def measure_boxes(run: Path) -> Figures:
-    """Of the published env, whatever was trained on: its 401 steps, with actions held as in training."""
+    """Measure in the published env with 401 steps, with actions held as in training."""
     from benchmarks.held_boxes import HeldBoxes
     from multiverse.training.loading import evaluate
 
     def play(deterministic: bool) -> tuple[float, list[float]]:
         """(the mean of the teams' returns, the tallest tower of every episode)."""
         towers: list[float] = []
-        how: dict[str, Any] = {"episodes": BOX_EPISODES, "seed": SEED, "deterministic": deterministic}
-        how["watch"] = lambda env: env
+        options: dict[str, Any] = {"episodes": BOX_EPISODES, "seed": SEED, "deterministic": deterministic}
+        options["watch"] = lambda env: env
 
         def eight(sizes: Any = None, **arguments: Any) -> HeldBoxes:
             return HeldBoxes(towers, **{"num_boxes": 8, **arguments})
 
-        found = evaluate(run, env=eight, **how)
-        return sum(float(np.mean(one)) for one in (found.by_agent or {}).values()), towers
+        evaluation = evaluate(run, env=eight, **options)
+        return sum(float(np.mean(one)) for one in (evaluation.by_agent or {}).values()), towers
 
     (drawn, towers), (likely, _) = play(False), play(True)
     return {"team_return": drawn, "likely": likely, "tower": float(np.mean(towers)), "tallest": max(towers)}
@@ -183,8 +183,10 @@ TASKS = (
     Task("spread state", SPREAD, measure_spread, {"share": 0.6}, {"critic": "state"}),
     Task("spread taac", SPREAD, measure_spread, {"share": 0.6}, algorithm="taac"),
     *(
-        Task(f"boxes {name}{told}", "BoxJump-v0", measure_boxes, {"team_return": wanted}, {**settings, **budget}, kind)
-        for told, budget, wanted in ((" 45k", {"env_steps": 5_304}, 2.2), ("", {}, 3.4))
+        Task(
+            f"boxes {name}{suffix}", "BoxJump-v0", measure_boxes, {"team_return": wanted}, {**settings, **budget}, kind
+        )
+        for suffix, budget, wanted in ((" 45k", {"env_steps": 5_304}, 2.2), ("", {}, 3.4))
         for name, kind, settings in (("ppo", "ppo", {}), ("mappo", "ppo", {"critic": "central"}), ("taac", "taac", {}))
     ),
     Task("boxes taac unnamed", "BoxJump-v0", measure_boxes, {"team_return": 3.4}, _unnamed(num_boxes=8), "taac"),

@@ -59,8 +59,8 @@ class Ours:
     """The same envs in a vector env."""
 
     def __init__(self, boxes: int, executor: Any) -> None:
-        how: dict[str, Any] = {"env_kwargs": {"num_boxes": boxes}, "infos": False, "copy": False}
-        self._envs = mv.make_vec(published, NUM_ENVS, executor, autoreset="same_step", **how)
+        options: dict[str, Any] = {"env_kwargs": {"num_boxes": boxes}, "infos": False, "copy": False}
+        self._envs = mv.make_vec(published, NUM_ENVS, executor, autoreset="same_step", **options)
         self._actions = [dict(zip(self._envs.agents, actions)) for actions in _drawn(boxes)]
         self._envs.reset(seed=0)
 
@@ -75,9 +75,9 @@ class Collecting:
     """Collection of whole episodes with TAAC's policy, where the envs run."""
 
     def __init__(self, boxes: int, executor: str) -> None:
-        how = {"executor": executor, "num_envs": NUM_ENVS, "steps_per_env": EPISODE_STEPS, "whole_episodes": True}
+        options = {"executor": executor, "num_envs": NUM_ENVS, "steps_per_env": EPISODE_STEPS, "whole_episodes": True}
         env = "multiverse.envs.box_jump:published"
-        config = config_for(env, "taac", {**how, "env_kwargs": {"num_boxes": boxes}}, preset=False)
+        config = config_for(env, "taac", {**options, "env_kwargs": {"num_boxes": boxes}}, preset=False)
         self._session = Session(config, env, algorithm_maker(config, None))
         self._session.begin()
 

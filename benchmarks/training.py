@@ -235,7 +235,7 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
 
 # -- ours alone ----------------------------------------------------------------------------------------------------
 def blackjack(rounds: int) -> dict[str, Any]:
-    """Of the rate of bare loops with random actions, one a core, that seed every episode."""
+    """Compare with bare loops, one per core, that take random actions and seed every episode."""
     (recipe,) = recipes(BLACKJACK.env, 1, None, None)
     with BareLoops(recipe, seeded=True) as loops:
         contenders: dict[str, Train] = {LOOPS: lambda seed: (loops.machine_limit(MEASURE_S), 0.0)}
@@ -285,10 +285,10 @@ def collect(name: str, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def session_of(settings: Settings, how: dict[str, Any], own: type[PPO] | None = None) -> Iterator[Session]:
-    """`own`: that algorithm, which is a kind of PPO."""
-    config = config_for(settings.env, own or "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
-    made = Session(config, config.env, algorithm_maker(config, own))
+def session_of(settings: Settings, options: dict[str, Any], algorithm: type[PPO] | None = None) -> Iterator[Session]:
+    """Open a session that trains PPO, or `algorithm`, a subclass of it."""
+    config = config_for(settings.env, algorithm or "ppo", {**settings.ours(), **options, "seed": 1}, preset=False)
+    made = Session(config, config.env, algorithm_maker(config, algorithm))
     with threadpool_limits(1, "blas"), contextlib.closing(made):
         made.begin()
         yield made

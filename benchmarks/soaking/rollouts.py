@@ -169,10 +169,10 @@ class RolloutAuditor:
         self._expect(_same(seen, book.shown), book, "differs from a clean run")
         self._expect(bool(rollout.starts[t, i]) == (book.steps == 0), book, "starts where none does")
         expected = book.step(int(rollout.actions[t, i])) if valid else (0.0, False, True)
-        told = float(rollout.rewards[t, i]), bool(rollout.terminated[t, i]), bool(rollout.truncated[t, i])
-        self._expect(told == (np.float32(expected[0]), *expected[1:]), book, f"{told} instead of {expected}")
+        delivered = float(rollout.rewards[t, i]), bool(rollout.terminated[t, i]), bool(rollout.truncated[t, i])
+        self._expect(delivered == (np.float32(expected[0]), *expected[1:]), book, f"{delivered} instead of {expected}")
         self.rows_equal += valid
-        if told[1] or told[2]:
+        if delivered[1] or delivered[2]:
             self._expect(_same(rollout.finals[()][t, i], book.shown), book, "its final observation is another")
             ended = next(self._ended, None)
             summed = book.summed_up(lost=not valid)
@@ -189,8 +189,8 @@ class RolloutAuditor:
             gone = {process for process in self._hits.workers[worker] if process != now} - self._replaced
             self._replaced |= gone
             least, most = losses[worker] - hangs[worker], losses[worker]
-            told = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
-            self._expect(least <= len(gone) <= most, self._books[worker * self._per_worker], told)
+            message = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
+            self._expect(least <= len(gone) <= most, self._books[worker * self._per_worker], message)
             if hangs[worker]:
                 self._hits.silenced |= gone  # one of them may have hung before it was hit
             for _ in range(most - len(gone)):

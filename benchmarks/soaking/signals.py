@@ -21,7 +21,7 @@ FIRST = {signal.SIGKILL: 40, signal.SIGSTOP: 90}
 schedule has for each of them."""
 MOST_DELAY_S, LATE_DELAY_S, LATE = 0.002, 0.4, 0.15
 """A signal comes within the first (or what a longer call takes) after its call began; some within the second, when
-somebody may just be replaced."""
+a worker may just be in replacement."""
 
 
 @dataclass(slots=True)

@@ -46,11 +46,13 @@ class Summary:
             f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}"
             for name, value in self.figures.items()
         ]
-        checks = [f"{'held  ' if fine else 'FAILED'}  {name}: {told}" for name, (fine, told) in self.checks.items()]
+        checks = [
+            f"{'held  ' if fine else 'FAILED'}  {name}: {details}" for name, (fine, details) in self.checks.items()
+        ]
         return [*figures, *checks]
 
     def as_json(self) -> dict[str, Any]:
-        checks = {name: {"held": fine, "found": told} for name, (fine, told) in self.checks.items()}
+        checks = {name: {"held": fine, "found": details} for name, (fine, details) in self.checks.items()}
         return {"held": self.held, "checks": checks, "figures": self.figures}
 
     def add(self, other: Summary, where: str) -> None:
@@ -60,11 +62,11 @@ class Summary:
 
     # -- what came ---------------------------------------------------------------------------------------------
     def _check_rows(self, auditor: Auditor | RolloutAuditor) -> None:
-        told = f"{auditor.rows_equal} rows of {auditor.whole_episodes} whole and {auditor.cut_episodes} cut episodes"
+        details = f"{auditor.rows_equal} rows of {auditor.whole_episodes} whole and {auditor.cut_episodes} cut episodes"
         wrong = auditor.complaints
         self.checks["every delivered row as in a clean serial run, every lost one marked and due"] = (
             not wrong and auditor.rows_equal > 0,
-            "; ".join([told, *wrong]),
+            "; ".join([details, *wrong]),
         )
 
     def _check_steps(self, failures: Failures, auditor: Auditor | RolloutAuditor) -> None:
@@ -88,8 +90,8 @@ class Summary:
     def _check_every_kind(self, auditor: Auditor | RolloutAuditor, sniper: Sniper) -> None:
         counts = {kind: auditor.met[kind] + auditor.unsure[kind] for kind in CHANCES}
         counts.update(kills=sniper.kills, stops=sniper.stops)
-        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        self.checks["every kind of fault was met"] = (all(counts.values()), told)
+        details = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        self.checks["every kind of fault was met"] = (all(counts.values()), details)
 
     # -- what is left ------------------------------------------------------------------------------------------
     def check_holdings(self, running: Holdings, at_end: Holdings, before: Holdings, after: Holdings) -> None:
