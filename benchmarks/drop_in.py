@@ -1,12 +1,11 @@
-"""The Stable-Baselines3 drop-ins beside the originals, in one run: `venv.step`, PPO's own `collect_rollouts`, learning.
+"""Speed of the Stable-Baselines3 drop-ins and of the originals: `venv.step`, PPO's `collect_rollouts`, and learning.
 
     python benchmarks/drop_in.py                       8 envs; pin it to 2 cores with taskset where there are more
     python benchmarks/drop_in.py --rows step --rounds 7 --seconds 2 --json results.json
 
-Everything of a row is measured in turn, round after round; ratios are taken within a round, and the median over the
-rounds is shown. torch computes in one thread, so that collecting is not a contest for cores with its own. "no envs" is
-a vector env that returns the same arrays for ever: what Stable-Baselines3 itself allows. A bar that is missed is shown
-as missed.
+All contenders of a row are measured in turn in every round; a ratio is the median of the ratios within a round. torch
+uses one thread, so that it does not compete for cores with the workers. "no envs" is a vector env that always returns
+the same arrays: the upper limit of Stable-Baselines3 itself. Missed bars are reported as MISSED.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from multiverse.interop.stable_baselines3 import DummyVecEnv, SubprocVecEnv
 
 NUM_ENVS = 8
 STEPS_PER_ENV = 128
-"""Of one rollout."""
+"""Number of steps per env in a rollout."""
 
 THEIRS, OURS, THEIR_DUMMY, OUR_DUMMY, NO_ENVS = "sb3 subproc", "our subproc", "sb3 dummy", "our dummy", "no envs"
 ONE_WORKER = "ours, 1 worker"
@@ -58,7 +57,7 @@ def cartpole() -> Any:
 
 
 def monitored_cartpole() -> Any:
-    """As `make_vec_env` makes it."""
+    """CartPole-v1 in a Monitor, as `make_vec_env` creates it."""
     return Monitor(gym.make("CartPole-v1"))
 
 
@@ -67,7 +66,7 @@ def busy() -> Any:
 
 
 class NoEnvs(TheirDummy):
-    """Answers at once, with the same arrays and no episode's end."""
+    """Vector env that always returns the same arrays, without ends of episodes."""
 
     def __init__(self, env_fns: list[Callable[[], Any]]) -> None:
         super().__init__(env_fns)
@@ -82,7 +81,7 @@ class NoEnvs(TheirDummy):
 
 # -- measuring -------------------------------------------------------------------------------------------------
 def in_turn(name: str, measures: dict[str, Callable[[float], float]], rounds: int, seconds: float) -> Rates:
-    """Env steps per second of each, round after round."""
+    """Measure the env steps per second of each contender in every round."""
     rates: Rates = {contender: [] for contender in measures}
     for number in range(rounds):
         for contender, measure in measures.items():
@@ -120,7 +119,7 @@ def collect_rates(name: str, make_env: Callable[[], Any], rounds: int, seconds: 
 
 
 class Collecting:
-    """PPO over a vector env, collecting rollouts and never learning from them."""
+    """PPO that collects rollouts from a vector env and does not learn."""
 
     def __init__(self, venv: Any) -> None:
         self._model = PPO("MlpPolicy", venv, n_steps=STEPS_PER_ENV, seed=0, device="cpu")
@@ -133,7 +132,7 @@ class Collecting:
         model.collect_rollouts(model.env, self._callback, model.rollout_buffer, model.n_steps)
 
     def rate(self, seconds: float) -> float:
-        """Env steps per second."""
+        """Return env steps per second."""
         rollouts, begun = 0, time.perf_counter()
         while (spent := time.perf_counter() - begun) < seconds:
             self._collect()
@@ -176,7 +175,7 @@ def collect_busy(rounds: int, seconds: float) -> list[Figure]:
 
 
 class Curve(BaseCallback):
-    """The mean return of the last episodes, at every rollout's end."""
+    """Callback that records the mean return of the last episodes after every rollout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,20 +189,20 @@ class Curve(BaseCallback):
 
 
 def curve(rounds: int, seconds: float) -> list[Figure]:
-    """The same seed over both: every point of the curve, and at its end every weight."""
-    found = {}
+    """Train with the same seed on both; compare every point of the curve and the final weights."""
+    results = {}
     for contender in (THEIRS, OURS):
         _progress(f"learning over {contender}")
         venv = CONTENDERS[contender]([monitored_cartpole] * NUM_ENVS)
         model, points = PPO("MlpPolicy", venv, n_steps=STEPS_PER_ENV, seed=3, device="cpu"), Curve()
-        begun = time.perf_counter()
+        start = time.perf_counter()
         model.learn(20_480, callback=points)
-        spent = time.perf_counter() - begun
+        spent = time.perf_counter() - start
         venv.close()
-        found[contender] = (points.points, {k: v.numpy() for k, v in model.policy.state_dict().items()})
+        results[contender] = (points.points, {k: v.numpy() for k, v in model.policy.state_dict().items()})
         print(f"\nPPO, CartPole-v1, seed 3, over {contender}: {spent:.1f} s; mean return at each rollout's end:")
         print("  " + " ".join(f"{point:.1f}" for point in points.points), flush=True)
-    (their_points, theirs), (our_points, ours) = found[THEIRS], found[OURS]
+    (their_points, theirs), (our_points, ours) = results[THEIRS], results[OURS]
     same_weights = all(np.array_equal(theirs[name], ours[name]) for name in theirs)
     return [
         ("points of the learning curve that are equal, share", np.mean(np.equal(their_points, our_points)), 1.0, None),
@@ -226,23 +225,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     origin = provenance()
     torch.set_num_threads(1)
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
-    results = {name: ROWS[name](asked.rounds, asked.seconds) for name in asked.rows}
+    results = {name: ROWS[name](options.rounds, options.seconds) for name in options.rows}
     print(f"\n{'row':17s}{'figure':62s}{'measured':>9s}   bar")
     for name, figures in results.items():
         for what, value, bar, aim in figures:
             wanted, verdict = _verdict(value, bar, aim)
             print(f"{name:17s}{what:62s}{value:9.2f}   {wanted:18s}{verdict}")
-    if asked.json:
+    if options.json:
         table = [
             {"row": name, "figure": what, "measured": float(value), "bar": bar, "aim": aim}
             for name, figures in results.items()
             for what, value, bar, aim in figures
         ]
-        write_results(asked.json, origin, {"figures": table})
+        write_results(options.json, origin, {"figures": table})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Envs for the benchmarks: a known amount of work, and nothing else."""
+"""Environments for the benchmarks, with a known amount of work per step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 
 def burn(microseconds: float, clock: str = "wall") -> None:
-    """Compute for that long: by the wall's clock, or by the thread's own ("cpu"), for which time in which somebody
-    else has the core does not count."""
+    """Compute for a time measured by the wall clock, or by the CPU time of this thread ("cpu")."""
     now = time.perf_counter_ns if clock == "wall" else time.thread_time_ns
     enough = now() + int(microseconds * 1e3)
     while now() < enough:
@@ -19,7 +18,7 @@ def burn(microseconds: float, clock: str = "wall") -> None:
 
 
 class Burn(gym.Env[np.ndarray, np.int64]):
-    """Burns `microseconds` a step; with `spread="exponential"` that is only the mean. Episodes never end."""
+    """Env that computes for `microseconds` per step, or so on average with `spread="exponential"`; never ends."""
 
     def __init__(self, microseconds: float, spread: str = "none", clock: str = "wall") -> None:
         self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
@@ -38,7 +37,7 @@ class Burn(gym.Env[np.ndarray, np.int64]):
 
 
 class Images(gym.Env[np.ndarray, np.int64]):
-    """84×84×4 bytes a step and no work: what moving observations costs."""
+    """Env with observations of 84×84×4 bytes and no work, for the cost of moving observations."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(0, 255, (84, 84, 4), np.uint8)

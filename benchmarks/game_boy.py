@@ -1,17 +1,17 @@
-"""Game Boys in parallel, beside bare emulators, Stable-Baselines3 and what document 004 says, in one run.
+"""Speed of parallel Game Boys, compared with bare emulators, Stable-Baselines3 and the figures of document 004.
 
     python benchmarks/game_boy.py                        every row; pin it to 2 cores with taskset where there are more
     python benchmarks/game_boy.py --rows screen learning --rounds 5 --json benchmarks/results/game_boy.json
 
-The game is the built-in quest, 4 frames a step, episodes of 750 steps, as in the document. Contenders take turns, round
-after round; ratios are taken within a round and the median over the rounds is shown. The limit of n envs is n bare envs
-with the same seeds and actions, shared out between plain loops, one on each usable core (but no more loops than envs),
-which never wait for each other. A bar that is missed is shown as missed. In all, 5 to 6 minutes of 2 quiet cores.
+The game is the built-in quest with 4 frames per step and episodes of 750 steps, as in the document. Contenders are
+measured in turn in every round; a ratio is the median of the ratios within a round. The limit of n envs is n bare envs
+with the same seeds and actions, distributed over independent plain loops, one per usable core. Missed bars are reported
+as MISSED. All rows take 5 to 6 minutes on 2 idle cores.
 
-`ram`, `screen`: stepping 1, 2, 4 and 8 envs with random actions. `learning`: env steps/s of training that optimises, as
-document 004's targets do it (6 epochs, minibatches of 128), start-up and the final evaluation not counted. `train_20k`:
-`make train-20k`, its printed training time. `memory`: 10,000 resets, 200 times opened and closed, and what an instance
-adds to its process.
+`ram`, `screen`: stepping 1, 2, 4 and 8 envs with random actions. `learning`: env steps/s of training with the settings
+of document 004 (6 epochs, minibatches of 128), without start-up and the final evaluation. `train_20k`: the training
+time that `make train-20k` prints. `memory`: growth over 10,000 resets and over 200 instances that are opened and
+closed, and the memory of one instance.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ QUEST: dict[str, Any] = {"hold_frames": 4, "release_frames": 0, "episode_length"
 SCREEN = {"observation": "screen", "downscale": 2, "stack": 4}
 NUM_ENVS = (1, 2, 4, 8)
 DOCUMENTED = {1: 1130.0, 2: 1360.4, 4: 2000.0}
-"""Env steps/s that document 004 gives for so many envs, with what it calls learning: it slept instead."""
+"""Env steps/s in document 004, by number of envs. Its optimization only sleeps."""
 DOCUMENTED_EPISODES = {1: 2.26, 2: 1.77, 4: 3.0}
-"""Its episodes/s; those of one env had 500 steps."""
+"""Episodes/s in document 004. With one env, its episodes have 500 steps."""
 TRAIN_20K_S, AIM_20K_S = 14.7, 6.0
 MB_AN_INSTANCE = 50.0
 RESETS, OPENED = 10_000, 200
@@ -76,35 +76,35 @@ def _figures(row: Row, rates: Rates, num_envs: int) -> list[Figure]:
     if "sb3 subproc" in rates:
         bar = {2: 1.8, 8: 1.5}.get(num_envs)
         for ours, wanted in (("auto", bar), ("thread", None)):
-            found = ratio(rates, ours, "sb3 subproc")
-            figures.append((f"{what}: {ours} / SB3's SubprocVecEnv", found, wanted, None))
+            value = ratio(rates, ours, "sb3 subproc")
+            figures.append((f"{what}: {ours} / SB3's SubprocVecEnv", value, wanted, None))
     return figures
 
 
 # -- learning ------------------------------------------------------------------------------------------------------
 def learning(rounds: int, seconds: float) -> list[Figure]:
-    """With RAM features; the documented figure is the bar of what `auto` means in a training: processes."""
+    """Train with RAM features. The documented figure is the bar for `auto`, which is `process` in training."""
     figures: list[Figure] = []
     print("\ntraining on the quest, RAM features: env steps/s of every round")
     for num_envs in NUM_ENVS:
         rates: Rates = {executor: [] for executor in ("auto", "thread")}
         for number in range(_few(rounds)):
-            for executor, found in rates.items():
-                found.append(_training_rate(executor, num_envs, number))
-        for executor, found in rates.items():
-            print(f"  {num_envs} envs, {executor:8s}" + "  ".join(f"{one:8,.0f}" for one in found), flush=True)
-        median = {executor: statistics.median(found) for executor, found in rates.items()}
+            for executor, values in rates.items():
+                values.append(_training_rate(executor, num_envs, number))
+        for executor, values in rates.items():
+            print(f"  {num_envs} envs, {executor:8s}" + "  ".join(f"{value:8,.0f}" for value in values), flush=True)
+        median = {executor: statistics.median(values) for executor, values in rates.items()}
         bar = DOCUMENTED.get(num_envs)
         figures.append((f"{num_envs} envs: env steps/s with learning, auto", median["auto"], bar, None))
         figures.append((f"{num_envs} envs: env steps/s with learning, thread", median["thread"], None, None))
-        told = f" (documented: {DOCUMENTED_EPISODES[num_envs]})" if num_envs in DOCUMENTED_EPISODES else ""
+        documented = f" (documented: {DOCUMENTED_EPISODES[num_envs]})" if num_envs in DOCUMENTED_EPISODES else ""
         episodes = median["auto"] / QUEST["episode_length"]
-        figures.append((f"{num_envs} envs: whole episodes/s with learning, auto{told}", episodes, None, None))
+        figures.append((f"{num_envs} envs: whole episodes/s with learning, auto{documented}", episodes, None, None))
     return figures
 
 
 def _few(rounds: int) -> int:
-    """Of what takes seconds: a third of them, at least one."""
+    """Return the number of rounds of slow measurements: a third, at least one."""
     return max(1, rounds // 3)
 
 
@@ -115,12 +115,12 @@ def _training_rate(executor: str, num_envs: int, seed: int) -> float:
             env_steps=3_000 * num_envs, steps_per_env=750, epochs=6, batch_size=128, evaluate_every=0,
             evaluation_episodes=1, run_dir=Path(home) / "run", progress=False,
         )  # fmt: skip
-    told = run.summary
-    return float(told["env_steps"] / (told["seconds"] - told["evaluate_s"] - told["save_s"]))
+    summary = run.summary
+    return float(summary["env_steps"] / (summary["seconds"] - summary["evaluate_s"] - summary["save_s"]))
 
 
 def train_20k(rounds: int, seconds: float) -> list[Figure]:
-    """The document's own command, in a process of its own; with screens it learns with a CNN, and is told only."""
+    """Run the document's command in a separate process. The time with screens, which uses a CNN, has no bar."""
     ram = [_make_train_20k("ram") for _ in range(_few(rounds))]
     screen = _make_train_20k("screen")
     print(f"\nmake train-20k, RAM features: {ram}\nmake train-20k, screens: {screen}", flush=True)
@@ -133,7 +133,7 @@ def train_20k(rounds: int, seconds: float) -> list[Figure]:
 
 
 def _make_train_20k(observation: str) -> tuple[float, float, float]:
-    """(seconds, steps/s, episodes/s), as it prints them."""
+    """Run the training script; return the (seconds, steps/s, episodes/s) it prints."""
     program = [sys.executable, str(TREE / "examples/game_boy/train.py"), "--steps", "20000", "--envs", "2"]
     program += ["--episode-length", "750", "--update-epochs", "6", "--observation", observation]
     with tempfile.TemporaryDirectory() as home:
@@ -141,26 +141,26 @@ def _make_train_20k(observation: str) -> tuple[float, float, float]:
         done = subprocess.run(program, cwd=TREE, capture_output=True, text=True, check=True)
     _, _, block = done.stdout.partition("PARALLEL TRAINING COMPLETE")
     labels = ("Training time", "Steps per second", "Episodes per second")
-    found = [re.search(rf"^{label}: ([\d.]+)", block, re.MULTILINE) for label in labels]
-    seconds, steps, episodes = (float(one.group(1)) if one else float("nan") for one in found)
+    matches = [re.search(rf"^{label}: ([\d.]+)", block, re.MULTILINE) for label in labels]
+    seconds, steps, episodes = (float(match.group(1)) if match else float("nan") for match in matches)
     return seconds, steps, episodes
 
 
 # -- memory --------------------------------------------------------------------------------------------------------
 def memory(rounds: int, seconds: float) -> list[Figure]:
-    """Of this process. The allocator keeps what it once had, so growth is taken after a tenth of the work."""
+    """Measure memory of this process. Growth is measured after a tenth of the work, when allocators are warm."""
     env = make_quest(observation="screen", **QUEST)
     resets = _grown_mb(env.reset, RESETS)
     env.close()
     opened = _grown_mb(_open_and_close, OPENED)
     before = _private_mb()
-    several = [make_quest(observation="screen", **QUEST) for _ in range(32)]
-    for one in several:
-        one.reset(seed=0)
-        one.step(0)
-    each = (_private_mb() - before) / len(several)
-    for one in several:
-        one.close()
+    envs = [make_quest(observation="screen", **QUEST) for _ in range(32)]
+    for other in envs:
+        other.reset(seed=0)
+        other.step(0)
+    each = (_private_mb() - before) / len(envs)
+    for other in envs:
+        other.close()
     print(f"\nprivate memory: {each:.1f} MB an instance (documented: {MB_AN_INSTANCE:g}), 32 of them in one process")
     return [
         (f"growth over {RESETS:,} resets, MB (at most)", resets, -2.0, None),
@@ -185,7 +185,7 @@ def _grown_mb(work: Callable[[], Any], times: int) -> float:
 
 
 def _private_mb() -> float:
-    """Of this process alone. Pages of libraries are not in it: they are private or not by what other programs do."""
+    """Return the anonymous memory of this process, without library pages, which other programs may share."""
     gc.collect()
     (anonymous,) = re.findall(r"^Anonymous: +(\d+) kB", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     return int(anonymous) * 1024 / 1e6
@@ -205,23 +205,23 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.3, help="per measurement of stepping")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    asked = parser.parse_args()
-    origin, begun = provenance(), time.perf_counter()
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    options = parser.parse_args()
+    origin, start = provenance(), time.perf_counter()
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
-    results = {name: ROWS[name](asked.rounds, asked.seconds) for name in asked.rows}
+    results = {name: ROWS[name](options.rounds, options.seconds) for name in options.rows}
     print(f"\n{'row':12s}{'figure':62s}{'measured':>9s}   bar")
     for name, figures in results.items():
         for what, value, bar, aim in figures:
             wanted, met = _verdict(value, bar, aim)
             print(f"{name:12s}{what:62s}{value:9.2f}   {wanted:18s}{met}")
-    if asked.json:
+    if options.json:
         table = [
             {"row": name, "figure": what, "measured": value, "bar": bar, "aim": aim}
             for name, figures in results.items()
             for what, value, bar, aim in figures
         ]
-        write_results(asked.json, origin, {"seconds": round(time.perf_counter() - begun), "figures": table})
+        write_results(options.json, origin, {"seconds": round(time.perf_counter() - start), "figures": table})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well PPO learns to get through Lantern Vale, with its preset: every seed, from power-on, beside a random agent.
+"""Learning results of PPO in Lantern Vale, with its preset: every seed, from power-on, compared with a random agent.
 
     python benchmarks/game_boy_learning.py                                    5 seeds, two cores each
     python benchmarks/game_boy_learning.py --tasks quest --seeds 1 --env-steps 200000       a first look
@@ -6,14 +6,14 @@
     python benchmarks/game_boy_learning.py --out quest --curve docs/pictures/quest_learning.png --video docs/quest.mp4
     python benchmarks/game_boy_learning.py --tasks screens --seeds 1          from screens alone, for half an hour
 
-Training begins anywhere on the way through the quest (the preset's curriculum). What is told here does not: final
-weights, 100 episodes from power-on on seeds that no training sees, at most 1,500 steps of 8 frames each (3 minutes 21
-seconds of game). "crypt" is the share of episodes that reach the dungeon, "won" that of those that end with the
-lantern, as the game's RAM says, with actions drawn from the policy; "crypt_best" and "won_best" are the same with its
-most likely actions. "minutes" is what training took, on two cores.
+Training episodes start at any stage of the quest (the preset's curriculum). The measured episodes do not: the final
+weights play 100 episodes from power-on on unseen seeds, with at most 1,500 steps of 8 frames each (3 minutes 21 seconds
+of game). "crypt" is the share of episodes that reach the dungeon, "won" the share of those that end with the lantern,
+according to the game's RAM, with sampled actions; "crypt_best" and "won_best" are the same with the most likely
+actions. "minutes" is the training time on two cores.
 
-A run is a process with two workers; `--jobs` of them side by side (default: half of the usable cores). They are stopped
-and resumed as those of `learning.py`, whose options these are.
+A run is a process with two workers; `--jobs` runs are made in parallel (default: half of the usable cores). Options and
+the handling of interrupted runs are those of `learning.py`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
-from benchmarks.learning import Runs, answered, parser_for, tallied
-from benchmarks.team_learning import FIGURES, found_in, shown
+from benchmarks.learning import Runs, parser_for, run_and_report, run_command_line
+from benchmarks.team_learning import FIGURES, load_result, report_task
 from multiverse.core.seeds import evaluation_seed
 from multiverse.envs.game_boy import make_quest
 from multiverse.executors.machine import usable_cores
@@ -43,15 +43,15 @@ from multiverse.training.recording import VideoFile
 QUEST, SCREENS = "multiverse/Quest-v0", "multiverse/QuestScreen-v0"
 EPISODES, LONGEST = 100, 1_500
 CORES = 2
-"""Of a run."""
+"""Number of cores per run."""
 
 Act = Callable[[Any], Any]
-"""A batch of observations → a batch of actions."""
+"""Maps a batch of observations to a batch of actions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A player, and what its figures should come to: at least that, or for those in `at_most` no more."""
+    """A player and the targets of its figures: lower bounds, or upper bounds for those in `at_most`."""
 
     name: str
     targets: Mapping[str, float]
@@ -73,12 +73,12 @@ USUAL = ("random", "quest")
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
-def played(act: Act, episodes: int | None = None, longest: int | None = None, env: str = QUEST) -> dict[str, float]:
-    """Shares of episodes from power-on, and the means of their stages and length."""
+def play(act: Act, episodes: int | None = None, longest: int | None = None, env: str = QUEST) -> dict[str, float]:
+    """Play episodes from power-on; return the shares of successes and the mean stages and lengths."""
     episodes, longest = episodes or EPISODES, longest or LONGEST
-    num_envs, found = min(10, episodes), dict[int, dict[str, Any]]()
-    how: dict[str, Any] = {"env_kwargs": {"episode_length": longest}, "autoreset": "disabled"}
-    with mv.make_vec(env, num_envs, "process", workers=min(CORES, num_envs), **how) as envs:
+    num_envs, results = min(10, episodes), dict[int, dict[str, Any]]()
+    options: dict[str, Any] = {"env_kwargs": {"episode_length": longest}, "autoreset": "disabled"}
+    with mv.make_vec(env, num_envs, "process", workers=min(CORES, num_envs), **options) as envs:
         for first in range(0, episodes, num_envs):
             ids = list(range(min(num_envs, episodes - first)))
             observations, _ = envs.reset(seed=[evaluation_seed(0, first + i) for i in range(num_envs)])
@@ -86,12 +86,14 @@ def played(act: Act, episodes: int | None = None, longest: int | None = None, en
                 actions = np.asarray(act(observations[ids]))
                 stepped, _, terminated, truncated, infos = envs.step(actions, env_ids=ids)
                 observations[ids] = stepped
-                over = [row for row in range(len(ids)) if terminated[row] or truncated[row]]
-                for row in over:
-                    found[first + ids[row]] = {name: infos[name][row] for name in ("entered_crypt", "won", "progress")}
-                    found[first + ids[row]]["length"] = envs.episode_lengths[ids[row]]
-                ids = [one for row, one in enumerate(ids) if row not in over]
-    means = {name: float(np.mean([one[name] for one in found.values()])) for name in found[0]}
+                finished = [row for row in range(len(ids)) if terminated[row] or truncated[row]]
+                for row in finished:
+                    results[first + ids[row]] = {
+                        name: infos[name][row] for name in ("entered_crypt", "won", "progress")
+                    }
+                    results[first + ids[row]]["length"] = envs.episode_lengths[ids[row]]
+                ids = [one for row, one in enumerate(ids) if row not in finished]
+    means = {name: float(np.mean([one[name] for one in results.values()])) for name in results[0]}
     return {"crypt": means["entered_crypt"], "won": means["won"], "stages": means["progress"], "steps": means["length"]}
 
 
@@ -101,39 +103,39 @@ def random_agent(seed: int) -> Act:
 
 
 def measured_run(run: mv.Run) -> dict[str, Any]:
-    policy, told = mv.load(run), run.summary
-    best = played(policy.act, env=told["env"])
+    policy, summary = mv.load(run), run.summary
+    best = play(policy.act, env=summary["env"])
     return {
-        **played(lambda rows: policy.act(rows, deterministic=False), env=told["env"]),
+        **play(lambda rows: policy.act(rows, deterministic=False), env=summary["env"]),
         **{f"{name}_best": best[name] for name in ("crypt", "won", "steps")},
-        "env_steps": told["env_steps"],
-        "minutes": (told["seconds"] - told["evaluate_s"]) / 60.0,
+        "env_steps": summary["env_steps"],
+        "minutes": (summary["seconds"] - summary["evaluate_s"]) / 60.0,
     }
 
 
 # -- one run -----------------------------------------------------------------------------------------------------
 def one_run(task: Task, seed: int, where: Path, env_steps: int | None) -> None:
-    """Train, or go on training, and measure. In a process of its own, which ends with the one that started it."""
+    """Train or resume a run, and measure it. Runs in a separate process that ends with its parent."""
     from multiverse.executors.launch.orphan_guard import watch_process
 
     watch_process(os.getppid())
     if task.name == "random":
         where.mkdir(parents=True, exist_ok=True)
-        found: dict[str, Any] = played(random_agent(seed))
+        result: dict[str, Any] = play(random_agent(seed))
     elif (where / "config.yaml").exists():
-        found = measured_run(mv.resume(where, progress=False))
+        result = measured_run(mv.resume(where, progress=False))
     else:
-        shutil.rmtree(where, ignore_errors=True)  # it was ended before it began
+        shutil.rmtree(where, ignore_errors=True)  # it was stopped before the first checkpoint
         settings: dict[str, Any] = {"executor": "process", "workers": CORES, "evaluate_every": 0, **task.settings}
         settings |= {"evaluation_episodes": 1, **({} if env_steps is None else {"env_steps": env_steps})}
-        found = measured_run(mv.train(task.env, seed=seed, run_dir=where, progress=False, **settings))
-    aside = where / f"{FIGURES}.new"
-    aside.write_text(json.dumps({"seed": seed, **found}))
-    aside.rename(where / FIGURES)
+        result = measured_run(mv.train(task.env, seed=seed, run_dir=where, progress=False, **settings))
+    temporary = where / f"{FIGURES}.new"
+    temporary.write_text(json.dumps({"seed": seed, **result}))
+    temporary.rename(where / FIGURES)
 
 
 def draw_curve(runs: list[Path], picture: Path) -> None:
-    """The training episodes' mean return, which begin anywhere on the way, by env steps."""
+    """Plot the mean return of training episodes, which start at any stage, by env steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -151,28 +153,30 @@ def draw_curve(runs: list[Path], picture: Path) -> None:
 
 
 def film(run: Path, video: Path) -> None:
-    """The first episode that is won, from power-on, with actions drawn from the policy, at twice its speed."""
+    """Record the first won episode from power-on, with sampled actions, at double speed."""
     policy, info = mv.load(run), dict[str, Any]()
     env = make_quest(observation="ram", episode_length=LONGEST, render_mode="rgb_array")
     for number in range(EPISODES):
         observation, _ = env.reset(seed=evaluation_seed(0, number))
         with VideoFile(video, 2 * env.metadata["render_fps"]) as frames:
-            over = False
-            while not over:
+            ended = False
+            while not ended:
                 frames.add(env.render().repeat(2, axis=0).repeat(2, axis=1))
                 action = int(policy.act(observation, deterministic=False))
                 observation, _, terminated, truncated, info = env.step(action)
-                over = terminated or truncated
+                ended = terminated or truncated
         if info["success"]:
             break
     env.close()
 
 
-def measured(out: Path, options: argparse.Namespace) -> bool:
-    """Run what is not finished and show what is; whether that is everything."""
+def measure_all(out: Path, options: argparse.Namespace) -> bool:
+    """Run unfinished runs and print the results; return whether all are finished."""
     tasks = [task for task in TASKS if task.name in (options.tasks or USUAL)]
-    runs, before = Runs(out, options.env_steps, Path(__file__), found_in), dict[str, Any]()
-    done = tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds, before))
+    runs, before = Runs(out, options.env_steps, Path(__file__), load_result), dict[str, Any]()
+    done = run_and_report(
+        out, options, tasks, runs, load_result, lambda task, found: report_task(task, found, options.seeds, before)
+    )
     if options.curve:
         draw_curve(sorted(path.parent for path in out.glob("quest-*/metrics.jsonl")), options.curve)
     if options.video:
@@ -183,9 +187,9 @@ def measured(out: Path, options: argparse.Namespace) -> bool:
 def main() -> int:
     parser = parser_for(__doc__, TASKS, EPISODES)
     parser.set_defaults(jobs=max(1, usable_cores() // CORES))
-    parser.add_argument("--curve", type=Path, help="draw the learning curves there")
-    parser.add_argument("--video", type=Path, help="film the first seed's player there")
-    return answered(parser.parse_args(), TASKS, one_run, measured)
+    parser.add_argument("--curve", type=Path, help="file for a plot of the learning curves")
+    parser.add_argument("--video", type=Path, help="file for a video of the first seed's policy")
+    return run_command_line(parser.parse_args(), TASKS, one_run, measure_all)
 
 
 if __name__ == "__main__":

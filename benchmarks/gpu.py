@@ -1,12 +1,12 @@
-"""How fast PPO learns from images on a GPU and on the CPU: 84×84×4 bytes, synthetic, so that no Atari is needed.
+"""Speed of PPO updates on synthetic images of 84×84×4 bytes, on a GPU and on the CPU.
 
     python benchmarks/gpu.py --out results.json              16 envs × 128 steps, 4 epochs of 4 minibatches
     python benchmarks/gpu.py --steps 1024 --devices cuda     a rollout of 462 MB
 
-A row is one device, with convolutions for policy and value each (the default) or shared. `update` is the median over
-`--updates` of them (`--cpu-updates` on the CPU) after one that does not count; `waits` are the moments of one update in
-which the program waits for the GPU, as torch itself counts them, and in brackets how many one more epoch adds: 1, for
-the order of its rows, if nothing is waited for between minibatches.
+A row is one device, with separate convolutions for policy and value (the default) or shared ones. `update` is the
+median time over `--updates` updates (`--cpu-updates` on the CPU) after a warm-up update. `waits` is the number of
+synchronizations with the GPU in one update, as counted by torch, and in brackets the number that one more epoch adds:
+1, for the order of its rows, if minibatches need none.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from multiverse.algorithms.ppo import PPO, PPOConfig
 from multiverse.core.policy import Seen
 from multiverse.rollouts.rollout import Rollout, rollout_for
 
-FRAMES = 64  # that an env has to show
+FRAMES = 64  # number of different frames of an env
 
 
 class Frames(gym.Env[Any, Any]):
-    """Shows random frames and rewards one of four actions; an episode takes 100 steps."""
+    """Env with random frames that rewards one of four actions; episodes have 100 steps."""
 
     action_space = spaces.Discrete(4)
 
@@ -56,7 +56,7 @@ class Frames(gym.Env[Any, Any]):
 
 
 def collect(envs: Any, algorithm: PPO, rollout: Rollout, observations: Any) -> tuple[Any, float]:
-    """A rollout of the present policy, without episodes' final observations; (what is seen now, seconds acting)."""
+    """Collect a rollout of the current policy, without final observations; return (observations, seconds of acting)."""
     policy, acting_s = algorithm.policy(), 0.0
     noise = policy.noise(np.random.default_rng(1), rollout.steps, rollout.slots)
     for t in range(rollout.steps):
@@ -72,29 +72,29 @@ def collect(envs: Any, algorithm: PPO, rollout: Rollout, observations: Any) -> t
 
 
 def waits_of(algorithm: PPO, rollout: Rollout, epochs: int) -> int:
-    """How often an update of so many epochs waits for the GPU."""
+    """Return how often an update with `epochs` epochs waits for the GPU."""
     algorithm.change(epochs=epochs)
     rollout.policy_version = algorithm.policy().version
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             algorithm.update([rollout], 0.0)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return sum("synchron" in str(one.message) for one in told)
+    return sum("synchron" in str(warning.message) for warning in caught)
 
 
-def measured(device: str, share: bool, given: argparse.Namespace) -> dict[str, Any]:
-    """One row of the table."""
-    on_gpu, updates = device == "cuda", given.updates if device == "cuda" else given.cpu_updates
-    batch_size = given.envs * given.steps // given.minibatches
-    config = PPOConfig(steps_per_env=given.steps, epochs=given.epochs, batch_size=batch_size, hidden_sizes=(),
+def measure_row(device: str, share: bool, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one row of the table."""
+    on_gpu, updates = device == "cuda", options.updates if device == "cuda" else options.cpu_updates
+    batch_size = options.envs * options.steps // options.minibatches
+    config = PPOConfig(steps_per_env=options.steps, epochs=options.epochs, batch_size=batch_size, hidden_sizes=(),
                        share_features=share, learning_rate=2.5e-4, clip_range=0.1, entropy_coef=0.01)  # fmt: skip
-    with mv.make_vec(lambda: Frames(given.size), given.envs, "serial", autoreset="same_step", infos=False) as envs:
+    with mv.make_vec(lambda: Frames(options.size), options.envs, "serial", autoreset="same_step", infos=False) as envs:
         spaces_ = envs.single_observation_space, envs.single_action_space
-        algorithm = PPO(config, *spaces_, given.envs, 0, device)
-        rollout = rollout_for(spaces_[0], given.steps, given.envs, algorithm.action)
+        algorithm = PPO(config, *spaces_, options.envs, 0, device)
+        rollout = rollout_for(spaces_[0], options.steps, options.envs, algorithm.action)
         observations, _ = envs.reset(seed=0)
         act_s, update_s = [], []
         for k in range(updates + 1):
@@ -106,12 +106,12 @@ def measured(device: str, share: bool, given: argparse.Namespace) -> dict[str, A
             report = algorithm.update([rollout], 0.0)
             if on_gpu:
                 torch.cuda.synchronize()
-            if k or not updates:  # the first one pays for what is made once
-                act_s.append(acting_s / given.steps)
+            if k or not updates:  # the first update includes one-time costs
+                act_s.append(acting_s / options.steps)
                 update_s.append(time.perf_counter() - began_at)
         peak = torch.cuda.max_memory_allocated() if on_gpu else None
-        waits = [waits_of(algorithm, rollout, given.epochs + more) for more in (0, 1)] if on_gpu else None
-    assert report.skipped == 0 and report.gradient_steps == given.epochs * given.minibatches
+        waits = [waits_of(algorithm, rollout, options.epochs + more) for more in (0, 1)] if on_gpu else None
+    assert report.skipped == 0 and report.gradient_steps == options.epochs * options.minibatches
     return {
         "device": device,
         "share_features": share,
@@ -141,28 +141,33 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"envs": 16, "steps": 128, "epochs": 4, "minibatches": 4, "size": 84, "updates": 10}.items():
         options.add_argument(f"--{name}", type=int, default=default)
-    options.add_argument("--cpu-updates", type=int, default=1, help="0: the first one counts")
+    options.add_argument(
+        "--cpu-updates", type=int, default=1, help="number of updates on the CPU; 0: measure the warm-up update"
+    )
     options.add_argument("--devices", nargs="+", default=["cuda", "cpu"], choices=["cuda", "cpu"])
-    options.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of torch on the CPU")
+    options.add_argument(
+        "--threads", type=int, default=torch.get_num_threads(), help="number of torch threads on the CPU"
+    )
     options.add_argument("--out", type=Path)
-    given, origin = options.parse_args(), provenance()
-    torch.set_num_threads(given.threads)
-    if "cuda" in given.devices and not torch.cuda.is_available():
-        print("no GPU here: the CPU alone")
-    devices = [one for one in given.devices if one == "cpu" or torch.cuda.is_available()]
-    rows = [measured(device, share, given) for share in (False, True) for device in devices]
+    arguments, origin = options.parse_args(), provenance()
+    torch.set_num_threads(arguments.threads)
+    if "cuda" in arguments.devices and not torch.cuda.is_available():
+        print("no GPU available: only the CPU is measured")
+    devices = [one for one in arguments.devices if one == "cpu" or torch.cuda.is_available()]
+    rows = [measure_row(device, share, arguments) for share in (False, True) for device in devices]
     cpu_s = {row["share_features"]: row["update_s"] for row in rows if row["device"] == "cpu"}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    print(f"GPU: {gpu}; torch {torch.__version__}, {given.threads} threads on the CPU")
-    print(f"{given.envs} envs × {given.steps} steps of {given.size}×{given.size}×4: {rows[0]['rollout_mb']:,.0f} MB")
+    print(f"GPU: {gpu}; torch {torch.__version__}, {arguments.threads} threads on the CPU")
+    shape = f"{arguments.envs} envs × {arguments.steps} steps of {arguments.size}×{arguments.size}×4"
+    print(f"{shape}: {rows[0]['rollout_mb']:,.0f} MB")
     print("| device, convolutions | update, s | a minibatch, ms | act, ms per step | × the CPU | peak, MB | waits |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:
         print(line(row, cpu_s.get(row["share_features"])))
-    if given.out is not None:
-        settings = {name: value for name, value in vars(given).items() if name != "out"}
+    if arguments.out is not None:
+        settings = {name: value for name, value in vars(arguments).items() if name != "out"}
         figures = {"settings": settings, "gpu": gpu, "torch": torch.__version__, "rows": rows}
-        write_results(given.out, origin, figures)
+        write_results(arguments.out, origin, figures)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Does a team learn in the grid world? PPO over our SubprocVecEnv, beside a team that acts at random.
+"""Learning results in the grid world: PPO on our SubprocVecEnv, compared with a random team.
 
-    python benchmarks/grid_world_learning.py                              every row, three seeds: most of an hour
+    python benchmarks/grid_world_learning.py                              every row, three seeds: almost an hour
     python benchmarks/grid_world_learning.py --rows reach-small --seeds 0 --env-steps 50000
 
-Trains as examples/grid_world/custom_env_main.py does, and evaluates on seeds that no training used, the same for both
-teams. Intervals are Wilson's, 95 %, one for each training seed. The bar for `reach`: three times the random team's
-success, with every seed's interval above the random team's. A bar that is missed is shown as missed. `search` and
-`watch` have no bar: they are there to be seen. Nothing is left out: a row has all its seeds.
+Trains like examples/grid_world/custom_env_main.py, and evaluates both teams on the same unseen seeds. Intervals are 95
+% Wilson intervals, one per training seed. The bar for `reach` is three times the random team's success, with the
+interval of every seed above that of the random team. Missed bars are reported as MISSED. `search` and `watch` have no
+bar. All seeds of a row are reported.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ Z_95 = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One training: the team it made, beside a random one."""
+    """Result of one training, compared with a random team."""
 
     row: str
     seed: int
     env_steps: int
     seconds: float
-    trained: Evaluation  # actions drawn as in training
+    trained: Evaluation  # with sampled actions, as in training
     chance: Evaluation
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "trained_interval": interval(self.trained), "chance_interval": interval(self.chance)}
 
 
-def interval(found: Evaluation) -> tuple[float, float]:
-    """Wilson's for the success rate: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
-    n, p, zz = found.episodes, found.success_rate, Z_95**2
+def interval(evaluation: Evaluation) -> tuple[float, float]:
+    """Return the Wilson interval of the success rate: (p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
+    n, p, zz = evaluation.episodes, evaluation.success_rate, Z_95**2
     middle, half = p + zz / (2 * n), Z_95 * math.sqrt(p * (1 - p) / n + zz / (4 * n * n))
     return (middle - half) / (1 + zz / n), (middle + half) / (1 + zz / n)
 
@@ -63,7 +63,7 @@ def measure(row: str, seed: int, env_steps: int, episodes: int, num_envs: int) -
     config["total_timesteps"] = env_steps
     env = make_vec_env(config)
     try:
-        learner = Learner(env, config, functools.partial(_tell, f"{row}, seed {seed}"))
+        learner = Learner(env, config, functools.partial(_show_progress, f"{row}, seed {seed}"))
         summary = learner.learn()
     finally:
         env.close()
@@ -76,33 +76,33 @@ def measure(row: str, seed: int, env_steps: int, episodes: int, num_envs: int) -
     return Trained(row, seed, summary["env_steps"], summary["seconds"], trained, chance)
 
 
-def _tell(what: str, figures: dict[str, float], step: int) -> None:
+def _show_progress(what: str, figures: dict[str, float], step: int) -> None:
     if sys.stderr.isatty() or step % 51_200 == 0:
         _progress(f"{what}: {step:,} env steps, success {figures.get('rollout/success_rate', 0):.2f}")
 
 
-# -- what came out -----------------------------------------------------------------------------------------------
-def line(found: Trained) -> str:
-    (low, high), (low_chance, high_chance) = interval(found.trained), interval(found.chance)
-    trained, chance = found.trained, found.chance
+# -- report ------------------------------------------------------------------------------------------------------
+def line(result: Trained) -> str:
+    (low, high), (low_chance, high_chance) = interval(result.trained), interval(result.chance)
+    trained, chance = result.trained, result.chance
     return (
-        f"{found.row:13s} seed {found.seed}  trained {trained.success_rate:.3f} [{low:.3f}, {high:.3f}]  "
+        f"{result.row:13s} seed {result.seed}  trained {trained.success_rate:.3f} [{low:.3f}, {high:.3f}]  "
         f"random {chance.success_rate:.3f} [{low_chance:.3f}, {high_chance:.3f}]  "
         f"return {trained.mean_return:7.2f}, random {chance.mean_return:7.2f}  "
-        f"length {trained.mean_length:5.1f}  {found.env_steps:,} env steps in {found.seconds:.0f} s"
+        f"length {trained.mean_length:5.1f}  {result.env_steps:,} env steps in {result.seconds:.0f} s"
     )
 
 
-def verdict(row: str, found: list[Trained]) -> str:
-    """All seeds of a row together, and the bar where there is one."""
-    trained = sum(f.trained.successes for f in found) / sum(f.trained.episodes for f in found)
-    chance = sum(f.chance.successes for f in found) / sum(f.chance.episodes for f in found)
+def verdict(row: str, results: list[Trained]) -> str:
+    """Return the pooled result of all seeds of a row, and whether its bar is met."""
+    trained = sum(f.trained.successes for f in results) / sum(f.trained.episodes for f in results)
+    chance = sum(f.chance.successes for f in results) / sum(f.chance.episodes for f in results)
     times = trained / chance if chance else math.inf
-    told = f"{row:13s} {len(found)} seeds  trained {trained:.3f}  random {chance:.3f}  {times:.2f}×"
+    text = f"{row:13s} {len(results)} seeds  trained {trained:.3f}  random {chance:.3f}  {times:.2f}×"
     if not row.startswith("reach"):
-        return f"{told}   (no bar)"
-    apart = min(interval(f.trained)[0] for f in found) > max(interval(f.chance)[1] for f in found)
-    return f"{told}   {BAR:.0f}×, intervals apart: {'met' if times >= BAR and apart else 'MISSED'}"
+        return f"{text}   (no bar)"
+    separated = min(interval(f.trained)[0] for f in results) > max(interval(f.chance)[1] for f in results)
+    return f"{text}   {BAR:.0f}×, intervals apart: {'met' if times >= BAR and separated else 'MISSED'}"
 
 
 def main() -> None:
@@ -110,22 +110,22 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--env-steps", type=int, default=250_000)
-    parser.add_argument("--episodes", type=int, default=500, help="of each evaluation")
+    parser.add_argument("--episodes", type=int, default=500, help="number of episodes per evaluation")
     parser.add_argument("--num-envs", type=int, default=8)
-    parser.add_argument("--json", type=Path, help="where to write every training, after each of them")
+    parser.add_argument("--json", type=Path, help="results file, written after every training")
     arguments = parser.parse_args()
     origin, presets = provenance(), {name: dict(preset) for name, preset in PRESETS.items()}
-    found: list[Trained] = []
+    results: list[Trained] = []
     for row in arguments.rows:
         for seed in arguments.seeds:
-            found.append(measure(row, seed, arguments.env_steps, arguments.episodes, arguments.num_envs))
+            results.append(measure(row, seed, arguments.env_steps, arguments.episodes, arguments.num_envs))
             _progress("")
-            print(line(found[-1]), flush=True)
+            print(line(results[-1]), flush=True)
             if arguments.json:
-                trainings = [each.as_json() for each in found]
+                trainings = [each.as_json() for each in results]
                 figures = {"num_envs": arguments.num_envs, "presets": presets, "trainings": trainings}
                 write_results(arguments.json, origin, figures)
-        print(verdict(row, [each for each in found if each.row == row]) + "\n", flush=True)
+        print(verdict(row, [each for each in results if each.row == row]) + "\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""What parallel envs bring to a training in the grid world: speed, start-up and memory, ours beside the original.
+"""Effect of parallel envs on training in the grid world: speed, start-up and memory, ours and the original.
 
     python benchmarks/grid_world_speedup.py                        three rounds: about ten minutes on 2 cores
     python benchmarks/grid_world_speedup.py --rounds 1 --env-steps 4096 --contenders "our 1" "our 8"
 
-The document says that 8 envs collect about 8 times as fast as one. Every contender is a program of its own, started
-anew in every round and measured in turn with the others; ratios to one env are taken within a round, and medians shown.
-Start-up: from the call that makes the vector env to its first observations. Memory: what a worker process has for
-itself (USS). Open files: those that the vector env adds to the caller's. Collecting is PPO's rollouts alone, training
-is everything. The programs import torch at their top, as training scripts do; workers of the original import their
-program again, and ours do not.
+The document states that 8 envs collect about 8 times as fast as one. Every contender is a separate program, started in
+every round and measured in turn; a ratio to one env is the median of the ratios within a round. Start-up: time from the
+creation of the vector env to its first observations. Memory: private memory of a worker process (USS). Open files: file
+descriptors that the vector env adds to the caller. Collecting covers PPO's rollouts only, training everything. The
+programs import torch at the top, as training scripts do; workers of the original import the program again, ours do not.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ def _env_fns(num_envs: int) -> list[Callable[[], Any]]:
     return [functools.partial(make_env, "small", "reach") for _ in range(num_envs)]
 
 
-# -- one contender, in a program of its own ------------------------------------------------------------------------
+# -- one contender, in a separate program -------------------------------------------------------------------------
 def measure(contender: str, env_steps: int) -> Figures:
     caller = psutil.Process()
-    files, begun = caller.num_fds(), time.perf_counter()
+    files, start = caller.num_fds(), time.perf_counter()
     env = CONTENDERS[contender]()
     try:
         env.reset()
-        start_s, open_files = time.perf_counter() - begun, caller.num_fds() - files
+        start_s, open_files = time.perf_counter() - start, caller.num_fds() - files
         config = {**script_config, "total_timesteps": env_steps}
         summary = Learner(env, config, lambda figures, step: None).learn()
         worker_mb = _private_mb({process.pid for process in getattr(env, "processes", ())})
@@ -80,38 +79,38 @@ def measure(contender: str, env_steps: int) -> Figures:
 
 
 def _private_mb(pids: set[int]) -> float:
-    """Mean over these processes."""
+    """Return the mean private memory of these processes."""
     return statistics.mean(psutil.Process(pid).memory_full_info().uss for pid in pids) / 1e6 if pids else 0.0
 
 
-# -- all of them, in turn ------------------------------------------------------------------------------------------
+# -- all contenders, in turn ---------------------------------------------------------------------------------------
 def measure_apart(contender: str, env_steps: int) -> Figures:
     command = [sys.executable, __file__, "--only", contender, "--env-steps", str(env_steps)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=TIME_LIMIT_S, check=True)
-    found: Figures = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def in_turn(contenders: list[str], rounds: int, env_steps: int) -> dict[str, list[Figures]]:
-    found: dict[str, list[Figures]] = {contender: [] for contender in contenders}
+    results: dict[str, list[Figures]] = {contender: [] for contender in contenders}
     for number in range(rounds):
         for contender in contenders:
             _progress(f"round {number + 1} of {rounds}: {contender}")
-            found[contender].append(measure_apart(contender, env_steps))
+            results[contender].append(measure_apart(contender, env_steps))
     _progress("")
-    return found
+    return results
 
 
-def table(found: dict[str, list[Figures]]) -> str:
-    """Markdown; × is the ratio to one env."""
+def table(results: dict[str, list[Figures]]) -> str:
+    """Return the table in Markdown; × is the ratio to one env."""
     heads = ["contender", "start-up", "private MB a worker", "open files"]
     heads += ["collecting, env steps/s", "×", "training, env steps/s", "×"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for contender, rounds in found.items():
+    for contender, rounds in results.items():
         cells = [contender, f"{_median(rounds, 'start_s'):.2f} s", f"{_median(rounds, 'worker_mb'):.1f}"]
         cells.append(f"{_median(rounds, 'open_files'):.0f}")
         for rate in ("collecting", "training"):
-            cells += [f"{_median(rounds, rate):,.0f}", _times(found, contender, rate)]
+            cells += [f"{_median(rounds, rate):,.0f}", _times(results, contender, rate)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -120,29 +119,32 @@ def _median(rounds: list[Figures], name: str) -> float:
     return statistics.median(figures[name] for figures in rounds)
 
 
-def _times(found: dict[str, list[Figures]], contender: str, rate: str) -> str:
-    if ONE_ENV not in found:
+def _times(results: dict[str, list[Figures]], contender: str, rate: str) -> str:
+    if ONE_ENV not in results:
         return "–"
-    return f"{statistics.median(one[rate] / base[rate] for one, base in zip(found[contender], found[ONE_ENV])):.2f}"
+    rounds = zip(results[contender], results[ONE_ENV])
+    return f"{statistics.median(figures[rate] / base[rate] for figures, base in rounds):.2f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--env-steps", type=int, default=20_480, help="of each training")
-    parser.add_argument("--json", type=Path, help="where to write every round")
+    parser.add_argument("--env-steps", type=int, default=20_480, help="env steps per training")
+    parser.add_argument("--json", type=Path, help="results file with every round")
     parser.add_argument("--only", choices=CONTENDERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(measure(arguments.only, arguments.env_steps)))
         return
     origin = provenance()
-    found = in_turn(arguments.contenders, arguments.rounds, arguments.env_steps)
+    results = in_turn(arguments.contenders, arguments.rounds, arguments.env_steps)
     cores = usable_cores()
-    print(f"{cores} usable cores, {arguments.rounds} rounds, {arguments.env_steps:,} env steps each\n\n{table(found)}")
+    print(
+        f"{cores} usable cores, {arguments.rounds} rounds, {arguments.env_steps:,} env steps each\n\n{table(results)}"
+    )
     if arguments.json:
-        write_results(arguments.json, origin, {"rounds": found})
+        write_results(arguments.json, origin, {"rounds": results})
 
 
 if __name__ == "__main__":  # needed by the original's workers

@@ -1,4 +1,4 @@
-"""BoxJump as published, for teams that decide only now and then: what they are measured in; and teams of many sizes."""
+"""BoxJump variants for measurements: with held actions, and with teams of different sizes."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ PUBLISHED_STEPS = 400
 
 
 class HeldBoxes(BoxJump):
-    """The env of these arguments with one physics step an action and 401 of them an episode; actions are held for as
-    many as `physics_steps_per_action` says. `towers`: takes the tallest tower of every episode."""
+    """BoxJump with one physics step per env step and 401 env steps per episode.
+
+    Each action is held for `physics_steps_per_action` steps. Every episode's tallest tower is appended to `towers`.
+    """
 
     def __init__(self, towers: list[float], *, physics_steps_per_action: int = 1, **arguments: Any) -> None:
         super().__init__(**{**arguments, "max_timestep": PUBLISHED_STEPS})
         self._towers, self._held = towers, physics_steps_per_action
 
     def step(self, actions: Mapping[str, Any]) -> Step:
-        observations, gained, terminated, truncated, infos = super().step(actions)
+        observations, total_rewards, terminated, truncated, infos = super().step(actions)
         for _ in range(1, self._held):
             if not self.agents:
                 break
             observations, rewards, terminated, truncated, infos = super().step(actions)
-            gained = {agent: gained[agent] + reward for agent, reward in rewards.items()}
+            total_rewards = {agent: total_rewards[agent] + reward for agent, reward in rewards.items()}
         if not self.agents:
             self._towers.append(self.tallest_tower)
-        return observations, gained, terminated, truncated, infos
+        return observations, total_rewards, terminated, truncated, infos
 
 
 class TeamsOfSizes(ParallelEnv):  # type: ignore[misc, unused-ignore]
-    """BoxJump with another number of boxes in every episode, drawn from `sizes`: those beyond it are not there."""
+    """BoxJump with a number of boxes drawn from `sizes` for every episode; further boxes are absent."""
 
     metadata = BoxJump.metadata
 
     def __init__(self, sizes: Sequence[int], num_boxes: int = 0, **arguments: Any) -> None:
-        """`num_boxes`: a preset's, of one size; not meant here."""
+        """Create one env per size. `num_boxes`, which a preset may set, is ignored."""
         self._envs, self._rng = [BoxJump(size, **arguments) for size in sizes], np.random.default_rng()
         self._env = max(self._envs, key=lambda env: env.setup.num_boxes)
         self.possible_agents, self.render_mode = self._env.possible_agents, None

@@ -1,18 +1,18 @@
-"""Collecting whole rollouts of tasks (document 002): what workers bring, and when they bring nothing.
+"""Speed of collecting whole rollouts of tasks (document 002), with and without workers.
 
-    python benchmarks/meta.py                          about three minutes on 2 cores; pin it with taskset where more
+    python benchmarks/meta.py                          about three minutes on 2 cores; use taskset on larger machines
     python benchmarks/meta.py --rounds 7 --parts bar
     python benchmarks/meta.py --parts advice --envs PointRobotSparse-v0 --rounds 1
 
 **bar**: HalfCheetahVel, 8 rollouts × 2 episodes × 200 steps, 8 envs, a GRU of 128 with three layers of 128 acting in
-numpy. Env steps per second of `EpisodeCollector` in each way to run the envs, × the same collector with the envs in the
-caller (which acts in one batch too); "acting workers" is the collector with workers of its own. The bar is 1.6 on 2
-cores, for the best way.
-**advice**: the document's "when (not) to use" as a table: cheap and dear envs, one rollout and eight, a small policy
-and a large one. × one env alone, one rollout after another; the phase is the caller's, where workers do not act.
+numpy. Env steps per second of `EpisodeCollector` with each executor, relative to the same collector with the envs in
+the caller; "acting workers" is the collector with its own workers. The bar is 1.6 on 2 cores, for the best of them.
+**advice**: the document's "when (not) to use" as a table: cheap and expensive envs, one rollout and eight, a small and
+a large policy, relative to one env that plays one rollout after another. Phases are those of the caller, for workers
+that do not act.
 
-Everything is measured in turn, round after round; ratios are taken within a round, and the median over the rounds is
-shown. What is collected is the same in every cell, bit for bit, and checked.
+All cells are measured in turn in every round; a ratio is the median of the ratios within a round. The collected data
+must be bit-identical in all cells.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ POLICIES = {"small": 128, "large": 1024}  # GRU and layers
 RESULTS = Path(__file__).resolve().parent / "results" / "meta.json"
 ACTING = "acting workers"
 Way = tuple[str, int | None]
-"""Executor of `make_vec`, or workers that act, of the collector; and number of workers."""
+"""(executor of `make_vec` or ACTING, number of workers)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One collection, in one round."""
+    """Speed of one collection in one round."""
 
     round: int
     env: str
@@ -72,22 +72,31 @@ def make(name: str) -> mv.MetaEpisode:
 
 
 def acting(env: mv.MetaEpisode, size: int) -> NumpyPolicy:
-    """A Memory agent's actor: a GRU over observation, previous action and reward, and three layers."""
+    """Return the actor of a Memory agent: a GRU over observation, previous action and reward, and three layers."""
     rng, space = np.random.default_rng(0), env.action_space
     features = Features(env.observation_space, space, True)
 
-    def drawn(*shape: int) -> Any:
+    def random_array(*shape: int) -> Any:
         return (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
 
-    gates = [drawn(3 * size, features.size), drawn(3 * size, size), drawn(3 * size), drawn(3 * size)]
+    gates = [
+        random_array(3 * size, features.size),
+        random_array(3 * size, size),
+        random_array(3 * size),
+        random_array(3 * size),
+    ]
     out = int(np.prod(space.shape or ()))
-    layers = [(drawn(size, size), drawn(size)), (drawn(size, size), drawn(size)), (drawn(size, out), drawn(out))]
+    layers = [
+        (random_array(size, size), random_array(size)),
+        (random_array(size, size), random_array(size)),
+        (random_array(size, out), random_array(out)),
+    ]
     head = head_for(space, np.full(out, 0.3, np.float32))
     return NumpyPolicy(features, layers, "relu", head, 1, None, Cells("gru", [gates]))
 
 
 class Cell:
-    """One way to collect, ready to do it again and again."""
+    """One way to collect rollouts, which can be measured repeatedly."""
 
     def __init__(self, env: str, policy: str, rollouts: int, num_envs: int, way: Way) -> None:
         executor, workers = way
@@ -105,46 +114,46 @@ class Cell:
         self.collector.collect(self._acting, min(rollouts, num_envs))  # warm
 
     def measure(self, number: int) -> tuple[Speed, bytes]:
-        self.collector.collected = 0  # the same rollouts every time
+        self.collector.collected = 0  # to collect the same rollouts every time
         began_at = time.perf_counter()
-        found = self.collector.collect(self._acting, self.rollouts)
-        rate = found.env_steps / (time.perf_counter() - began_at)
+        collected = self.collector.collect(self._acting, self.rollouts)
+        rate = collected.env_steps / (time.perf_counter() - began_at)
         speed = Speed(
-            number, self.env, self.policy, self.rollouts, self.num_envs, self.way, rate, found.seconds.share()
+            number, self.env, self.policy, self.rollouts, self.num_envs, self.way, rate, collected.seconds.share()
         )
-        return speed, b"".join(episode.actions.tobytes() for episode in found.each())
+        return speed, b"".join(episode.actions.tobytes() for episode in collected.each())
 
 
-def speeds(cells: list[Callable[[], Cell]], rounds: int, what: str) -> list[Speed]:
-    """Every cell in every round; all of them must collect the same."""
-    made = [build() for build in cells]
-    found: list[Speed] = []
+def speeds(cells: list[Callable[[], Cell]], rounds: int, label: str) -> list[Speed]:
+    """Measure every cell in every round; all must collect the same data."""
+    built = [build() for build in cells]
+    results: list[Speed] = []
     try:
         for number in range(rounds):
             collected = set()
-            for cell in made:
-                _progress(f"{what}, round {number + 1} of {rounds}: {cell.env}, {cell.way}")
+            for cell in built:
+                _progress(f"{label}, round {number + 1} of {rounds}: {cell.env}, {cell.way}")
                 speed, actions = cell.measure(number)
-                found.append(speed)
+                results.append(speed)
                 collected.add(actions)
             assert len(collected) == 1, "collections differ"
     finally:
         _progress("")
-        for cell in made:
+        for cell in built:
             cell.close()
-    return found
+    return results
 
 
-def times(found: list[Speed], way: tuple[str, int], one: tuple[str, int]) -> float:
-    """× another way (name, envs), the median over rounds."""
+def times(results: list[Speed], way: tuple[str, int], one: tuple[str, int]) -> float:
+    """Return the median ratio to another way (name, envs) over the rounds."""
     by_round: dict[int, dict[tuple[str, int], float]] = {}
-    for each in found:
+    for each in results:
         by_round.setdefault(each.round, {})[(each.way, each.envs)] = each.env_steps_per_s
     return statistics.median(rates[way] / rates[one] for rates in by_round.values())
 
 
-def rate(found: list[Speed], way: tuple[str, int]) -> float:
-    return statistics.median(each.env_steps_per_s for each in found if (each.way, each.envs) == way)
+def rate(results: list[Speed], way: tuple[str, int]) -> float:
+    return statistics.median(each.env_steps_per_s for each in results if (each.way, each.envs) == way)
 
 
 # -- the bar -----------------------------------------------------------------------------------------------------------
@@ -153,46 +162,46 @@ def bar_ways(cores: int) -> list[Way]:
     return [("serial", None), ("process", cores), ("process", fewer), ("hybrid", fewer), (ACTING, cores)]
 
 
-def bar_table(found: list[Speed]) -> tuple[str, float]:
-    """(markdown, the best of the ways with workers)."""
+def bar_table(results: list[Speed]) -> tuple[str, float]:
+    """Return (Markdown table, best ratio with workers)."""
     lines = ["| envs run | env steps/s | × serial | act | step | receive | store |", "|---|---|---|---|---|---|---|"]
-    ways = list(dict.fromkeys((each.way, each.envs) for each in found))
+    ways = list(dict.fromkeys((each.way, each.envs) for each in results))
     for way in ways:
-        phases = [each.phases for each in found if (each.way, each.envs) == way]
+        phases = [each.phases for each in results if (each.way, each.envs) == way]
         shares = [f"{statistics.median(one[phase] for one in phases):.0%}" for phase in phases[0]]
-        figures = f"{rate(found, way):,.0f} | {times(found, way, ways[0]):.2f}"
+        figures = f"{rate(results, way):,.0f} | {times(results, way, ways[0]):.2f}"
         lines.append(f"| {way[0]} | {figures} | {' | '.join(shares)} |")
-    return "\n".join(lines), max(times(found, way, ways[0]) for way in ways[1:])
+    return "\n".join(lines), max(times(results, way, ways[0]) for way in ways[1:])
 
 
 # -- the document's advice ---------------------------------------------------------------------------------------------
 def advice_rows(envs: list[str]) -> list[tuple[str, str, int]]:
-    """(env, policy, rollouts)"""
+    """Return (env, policy, rollouts) of every row."""
     return [(env, policy, rollouts) for env in envs for policy in POLICIES for rollouts in (1, 8)]
 
 
-def advice_table(found: list[list[Speed]]) -> str:
+def advice_table(results: list[list[Speed]]) -> str:
     lines = [
         "| env | policy | rollouts | one env, steps/s | 8 in the caller | workers | acting workers | takes longest |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for row in found:
+    for row in results:
         ways = list(dict.fromkeys((each.way, each.envs) for each in row))
         first, central = row[0], next(each for each in row if (each.way, each.envs) == ways[2])
         longest = max(central.phases.items(), key=lambda item: item[1])
         figures = " | ".join(f"{times(row, way, ways[0]):.2f}×" for way in ways[1:])
-        told = f"{longest[0]} {longest[1]:.0%}"
+        phase = f"{longest[0]} {longest[1]:.0%}"
         name = f"{first.env} | {first.policy} | {first.rollouts}"
-        lines.append(f"| {name} | {rate(row, ways[0]):,.0f} | {figures} | {told} |")
+        lines.append(f"| {name} | {rate(row, ways[0]):,.0f} | {figures} | {phase} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", default=["bar", "advice"], choices=["bar", "advice"])
-    parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=ENVS, help="of the advice part")
+    parser.add_argument("--envs", nargs="+", default=list(ENVS), choices=ENVS, help="envs of the advice part")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where every figure goes")
+    parser.add_argument("--json", type=Path, default=RESULTS, help="results file")
     arguments = parser.parse_args()
     origin, cores = provenance(), usable_cores()
     print(f"{cores} usable cores, load average {os.getloadavg()[0]:.1f}\n", flush=True)

@@ -1,11 +1,11 @@
-"""How well off-policy algorithms learn with a memory, and without: partly observed envs, and many tasks (meta-RL).
+"""Learning results of off-policy algorithms with and without memory: partially observed envs and meta-RL.
 
     python benchmarks/meta_learning.py                                          all rows, 5 seeds each
     python benchmarks/meta_learning.py --jobs 16 --out DIR --limit-s 580 --json benchmarks/results/meta_learning.json
-    python benchmarks/meta_learning.py --tasks wind wind-markov --out DIR       some; again: the rest
+    python benchmarks/meta_learning.py --tasks wind wind-markov --out DIR       some rows; run it again to resume
 
-On 2 cores, piece by piece, on one commit (each stops after `--limit-s`; the same again goes on). Behind them minutes
-of one core a seed, guessed from shorter looks on a machine that others used too:
+On 2 cores, in parts, on one commit (each stops after `--limit-s`; the same command resumes it). The last column is the
+estimated time per seed in minutes of one core, from shorter runs on a shared machine:
 
     M="python benchmarks/meta_learning.py --jobs 2 --out DIR --limit-s 580"
     $M --tasks cart-pole-dqn cart-pole-discrete-sac                             1 and 1
@@ -15,20 +15,20 @@ of one core a seed, guessed from shorter looks on a machine that others used too
     $M --tasks pendulum-v                                                       30
     $M --tasks wind-markov wind                                                 1 and 12
     $M --tasks half-cheetah-vel ant-dir --seeds 3                               17 and 17
-    $M --limit-s 0 --json benchmarks/results/meta_learning.json                 runs nothing: all that is finished
+    $M --limit-s 0 --json benchmarks/results/meta_learning.json                 runs nothing; reports all finished runs
 
-| rows | figure | wanted |
+| rows | figure | target |
 |---|---|---|
-| pendulum-sac, pendulum-td3, cart-pole-dqn, cart-pole-discrete-sac | mean return | what is published |
+| pendulum-sac, pendulum-td3, cart-pole-dqn, cart-pole-discrete-sac | mean return | the published figure |
 | cart-pole-v: discrete SAC with an LSTM, velocities only | mean return | 200 at 10 k env steps |
 | pendulum-v: TD3 with an LSTM, velocities only | mean return | -197 at 31 k |
-| semi-circle, -markov, -oracle | of the second episode | ≥ 1.5 × Markov, above its own first, ≥ 0.6 × oracle |
-| wind, wind-markov | mean return | above Markov, intervals apart |
-| half-cheetah-vel, ant-dir: 220 k env steps | of the second episode | above doing anything, and nothing |
+| semi-circle, -markov, -oracle | return of the second episode | ≥ 1.5 × Markov, above its first one, ≥ 0.6 × oracle |
+| wind, wind-markov | mean return | above Markov, with separate intervals |
+| half-cheetah-vel, ant-dir: 220 k env steps | return of the second episode | above random actions and zero actions |
 
-Variants of a row have the same env steps and gradient steps, which are told. Figures are of the final weights,
-deterministic, over 100 episodes on seeds, and tasks, that no training sees. Runs are processes with one thread each,
-stopped and resumed as those of `learning.py`, whose options these are.
+Variants of a row have the same env steps and gradient steps, which are reported. Figures are those of the final
+weights, deterministic, over 100 episodes on unseen seeds and tasks. Runs are processes with one thread each. Options
+and the handling of interrupted runs are those of `learning.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import learning
-from benchmarks.learning import EPISODES, Runs, answered, parser_for, tallied
+from benchmarks.learning import EPISODES, Runs, parser_for, run_and_report, run_command_line
 from multiverse.training.config.resolve import presets
 from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 
@@ -54,7 +54,7 @@ SEMI_CIRCLE, WIND = "multiverse/PointRobotSparse-v0", "multiverse/Wind-v0"
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One row: a preset, with some settings changed; `figure`: of its evaluation."""
+    """One row: a preset with changed settings; `figure` is the measured value of its evaluation."""
 
     name: str
     env: str
@@ -81,13 +81,13 @@ TASKS = (
     Task("half-cheetah-vel", "multiverse/HalfCheetahVel-v0", "sac", figure=SECOND, settings=A_WHILE),
     Task("ant-dir", "multiverse/AntDir-v0", "sac", figure=SECOND, settings=A_WHILE),
 )
-"""From the shortest run to the longest."""
+"""Ordered by duration, the shortest first."""
 BESIDE = (
     ("semi-circle", "semi-circle-markov", 1.5),
     ("semi-circle", "semi-circle-oracle", 0.6),
     ("wind", "wind-markov", 1.0),
 )
-"""(row, another, how many times its figure is wanted)"""
+"""(row, reference row, target ratio)"""
 
 
 def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
@@ -96,24 +96,23 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     )
 
 
-def found_in(run: Path) -> dict[str, Any] | None:
-    """As `learning.found_in`, with all that the evaluation tells."""
-    found = learning.found_in(run)
-    if found is None:
+def load_result(run: Path) -> dict[str, Any] | None:
+    """Return the result of `learning.load_result` and all values of the evaluation."""
+    result = learning.load_result(run)
+    if result is None:
         return None
     summary = json.loads((run / "summary.json").read_text())
-    return {**found, **summary["evaluation"], "updates": summary["updates"]}
+    return {**result, **summary["evaluation"], "updates": summary["updates"]}
 
 
 def untrained(env: str, episodes: int = 20) -> dict[str, float]:
-    """The return of the second episode of a task, of who does anything, and of who does nothing: an ant is paid for
-    standing still."""
+    """Return the second episode's return of random and of zero actions: an ant is rewarded for standing still."""
     import gymnasium
     import numpy as np
 
     import multiverse as mv
 
-    made, found = mv.MetaEpisode(gymnasium.make(env), 2), {}
+    made, results = mv.MetaEpisode(gymnasium.make(env), 2), {}
     made.action_space.seed(0)
     for name, act in (("random", made.action_space.sample), ("nothing", lambda: np.zeros(made.action_space.shape))):
         returns = []
@@ -123,48 +122,48 @@ def untrained(env: str, episodes: int = 20) -> dict[str, float]:
             while "returns_per_episode" not in info:
                 info = made.step(act())[-1]
             returns.append(info["returns_per_episode"][1])
-        found[name] = float(np.mean(returns))
-    return found
+        results[name] = float(np.mean(returns))
+    return results
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
-def shown(task: Task, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
+def report_task(task: Task, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
     values = [float(run[task.figure]) for run in runs]
     (low, high), iqm = bootstrap_interval(values), interquartile_mean(values)
     verdict = "beside"
     if task.wanted is not None:
         verdict = "reached" if iqm >= task.wanted else "inside" if high >= task.wanted else "MISSED"
-    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    count = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
     wanted = "" if task.wanted is None else f", wanted {task.wanted:g}: {verdict}"
-    print(f"\n{task.name} ({task.env}, {task.algorithm}), {of}")
+    print(f"\n{task.name} ({task.env}, {task.algorithm}), {count}")
     print(f"  {task.figure} IQM {iqm:.2f} ({low:.2f} to {high:.2f}){wanted}")
     parts = [name for name in runs[0] if name.startswith(("mean_return/", "success_rate/"))]
     for run in runs:
-        told = "".join(f", {name} {run[name]:.2f}" for name in parts)
+        details = "".join(f", {name} {run[name]:.2f}" for name in parts)
         cost = f"{run['env_steps']:,} env steps, {run['updates']:,} updates, {run['seconds']:.0f} s"
-        print(f"    seed {run['seed']}: {run['mean_return']:.2f}{told} ({cost})", flush=True)
+        print(f"    seed {run['seed']}: {run['mean_return']:.2f}{details} ({cost})", flush=True)
     if task.settings is A_WHILE:
         budget = presets()[task.env, task.algorithm]["env_steps"]
         hours = interquartile_mean([run["seconds"] * budget / run["env_steps"] / 3600 for run in runs])
         others = untrained(task.env)
         verdict = "reached" if low > max(others.values()) else "MISSED"
-        told = ", ".join(f"{name} {value:.2f}" for name, value in others.items())
-        print(f"    {told}; above these: {verdict}; {budget:,} env steps would take {hours:.1f} h")
+        details = ", ".join(f"{name} {value:.2f}" for name, value in others.items())
+        print(f"    {details}; above these: {verdict}; {budget:,} env steps would take {hours:.1f} h")
     return {"task": task.name, "env": task.env, "algorithm": task.algorithm, "settings": dict(task.settings),
             "figure": task.figure, "iqm": iqm, "interval": [low, high], "wanted": task.wanted, "verdict": verdict,
             "runs": runs}  # fmt: skip
 
 
 def compared(table: Mapping[str, dict[str, Any]]) -> list[str]:
-    """What rows are to one another, as far as they are there."""
+    """Compare the rows that are present with their reference rows."""
     lines = []
     for name, other, times in BESIDE:
         if name in table and other in table:
-            one, beside = table[name], table[other]
-            wanted = times * beside["iqm"]
-            apart = one["interval"][0] > beside["interval"][1] or times < 1
-            verdict = "reached" if one["iqm"] >= wanted and apart else "MISSED"
-            lines.append(f"{name} {one['iqm']:.2f}, {times:g} × {other} is {wanted:.2f}: {verdict}")
+            result, reference = table[name], table[other]
+            wanted = times * reference["iqm"]
+            separated = result["interval"][0] > reference["interval"][1] or times < 1
+            verdict = "reached" if result["iqm"] >= wanted and separated else "MISSED"
+            lines.append(f"{name} {result['iqm']:.2f}, {times:g} × {other} is {wanted:.2f}: {verdict}")
     for name, row in table.items():
         if row["figure"] == SECOND:
             first = interquartile_mean([run["mean_return/episode_1"] for run in row["runs"]])
@@ -175,22 +174,22 @@ def compared(table: Mapping[str, dict[str, Any]]) -> list[str]:
     return lines
 
 
-def measured(out: Path, options: argparse.Namespace) -> bool:
-    """Run what is not finished and show what is; whether that is everything."""
+def measure_all(out: Path, options: argparse.Namespace) -> bool:
+    """Run unfinished runs and print the results; return whether all are finished."""
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
-    runs, table = Runs(out, options.env_steps, Path(__file__), found_in), {}
+    runs, table = Runs(out, options.env_steps, Path(__file__), load_result), {}
 
     def each(task: Task, found: list[dict[str, Any]]) -> dict[str, Any]:
-        table[task.name] = shown(task, found, options.seeds)
+        table[task.name] = report_task(task, found, options.seeds)
         return table[task.name]
 
-    whole = tallied(out, options, tasks, runs, found_in, each)
+    whole = run_and_report(out, options, tasks, runs, load_result, each)
     print("\n" + "\n".join(compared(table)))
     return whole
 
 
 def main() -> int:
-    return answered(parser_for(__doc__, TASKS, EPISODES).parse_args(), TASKS, one_run, measured)
+    return run_command_line(parser_for(__doc__, TASKS, EPISODES).parse_args(), TASKS, one_run, measure_all)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""How fast many multi-agent envs step, and what that adds to each step, beside bare loops and AgileRL, in one run.
+"""Speed of multi-agent vector envs and their overhead per step, compared with bare loops and AgileRL.
 
     python benchmarks/multi_agent.py                        every row whose packages are installed
     python benchmarks/multi_agent.py --rows spread --rounds 5 --seconds 2
-    .venv-agilerl/bin/python benchmarks/multi_agent.py      the same beside AgileRL (`make test-agilerl` sets that up)
+    .venv-agilerl/bin/python benchmarks/multi_agent.py      compared with AgileRL (`make test-agilerl` sets that up)
 
-Rates are taken in turn, round after round; ratios within a round, and the median over the rounds is shown. The limit
-is one bare loop per usable core, side by side. The overhead is what the calling thread computes for a step of one env
-beyond the bare env's own step (serial, 8 envs), in its own CPU time, so that other programs count as little as may be.
+Contenders are measured in turn in every round; a ratio is the median of the ratios within a round. The limit is one
+parallel bare loop per usable core. The overhead is the CPU time of the calling thread for a step of one env beyond the
+step of the bare env (serial, 8 envs), which depends little on other programs.
 
-"agilerl" is AgileRL's AsyncPettingZooVecEnv, left out where that is not installed; "drop-in" is ours in its place. Both
-run with `copy=False`, the faster of the two settings there are, and every agent's observations are read at every step.
+"agilerl" is AgileRL's AsyncPettingZooVecEnv, if it is installed; "drop-in" is our replacement. Both use `copy=False`,
+the faster setting, and every agent's observations are read at every step.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ WITH_AGILERL = importlib.util.find_spec("agilerl") is not None
 
 # -- envs --------------------------------------------------------------------------------------------------------
 class Idle:
-    """Two agents and no work: the same arrays again and again, in episodes without end."""
+    """Env of two agents without work: always returns the same arrays, and episodes never end."""
 
     metadata: dict[str, Any] = {"name": "idle"}  # noqa: RUF012
     render_mode = None
@@ -107,16 +107,16 @@ ROWS: dict[str, Callable[[], Callable[[], Any]]] = {
 
 # -- bare loops --------------------------------------------------------------------------------------------------
 def stepper(env: Any) -> Callable[[int], None]:
-    """A function that takes so many steps of a bare env, resets included, as a plain program would."""
+    """Return a function that takes `count` steps of a bare env, including resets."""
     return _turns(env) if isinstance(env, AECEnv) else _steps(env)
 
 
 def _drawn(env: Any) -> dict[str, list[Any]]:
-    found = {}
+    actions = {}
     for position, agent in enumerate(env.possible_agents):
         env.action_space(agent).seed(position)
-        found[agent] = [env.action_space(agent).sample() for _ in range(DRAWN)]
-    return found
+        actions[agent] = [env.action_space(agent).sample() for _ in range(DRAWN)]
+    return actions
 
 
 def _steps(env: Any) -> Callable[[int], None]:
@@ -126,8 +126,8 @@ def _steps(env: Any) -> Callable[[int], None]:
 
     def steps(count: int) -> None:
         for actions in islice(endless, count):
-            there = env.agents
-            env.step(actions if len(there) == len(actions) else {agent: actions[agent] for agent in there})
+            agents = env.agents
+            env.step(actions if len(agents) == len(actions) else {agent: actions[agent] for agent in agents})
             if not env.agents:
                 env.reset()
 
@@ -142,7 +142,7 @@ def _turns(env: Any) -> Callable[[int], None]:
         while count:
             _, _, terminated, truncated, _ = env.last()
             if terminated or truncated:
-                env.step(None)  # removes an agent: no step of the game
+                env.step(None)  # removes an agent; not counted as a step
                 if not env.agents:
                     env.reset()
             else:
@@ -153,7 +153,7 @@ def _turns(env: Any) -> Callable[[int], None]:
 
 
 class BareLoops(measure.BareLoops):
-    """Of PettingZoo envs."""
+    """Bare loops over PettingZoo envs."""
 
     def _run(self, seconds: float, loops: int) -> float:
         hosts = self._executor.hosts[:loops]
@@ -161,7 +161,7 @@ class BareLoops(measure.BareLoops):
 
 
 def _bare_rate(envs: EnvRange, seconds: float) -> float:
-    """Runs in a worker: the foreign env itself, without anything of ours around it."""
+    """Run in a worker: step the original env, without our wrappers."""
     return _rate(stepper(envs.envs[0]._env), 1, seconds)  # type: ignore[attr-defined]
 
 
@@ -176,22 +176,22 @@ def _rate(steps: Callable[[int], None], each: int, seconds: float) -> float:
 
 # -- vector envs -------------------------------------------------------------------------------------------------
 def vector_stepper(envs: Any) -> Callable[[int], None]:
-    """The same for a vector env of ours."""
+    """Return a function that takes `count` steps of one of our vector envs."""
     turns, groups = isinstance(envs, mv.TurnVectorEnv), envs.groups
     endless = _batches(envs)
-    told = [envs.reset(seed=0)]
+    latest = [envs.reset(seed=0)]
 
     def steps(count: int) -> None:
         for batch in islice(endless, count):
             if turns and len(groups) > 1:
-                batch = {name: batch[name][: len(rows.env_ids)] for name, rows in told[0].groups.items()}
-            told[0] = envs.step(next(iter(batch.values())) if turns and len(groups) == 1 else batch)
+                batch = {name: batch[name][: len(rows.env_ids)] for name, rows in latest[0].groups.items()}
+            latest[0] = envs.step(next(iter(batch.values())) if turns and len(groups) == 1 else batch)
 
     return steps
 
 
 def _batches(envs: Any) -> Iterator[dict[str, Any]]:
-    """Batches of actions by agent or, where they take turns, by group; drawn beforehand, the same again and again."""
+    """Return an endless iterator over precomputed action batches, by agent or, in turn-based envs, by group."""
     keys = {name: agents[0] for name, agents in envs.groups.items()}
     if not isinstance(envs, mv.TurnVectorEnv):
         keys = {agent: agent for agent in envs.agents}
@@ -206,7 +206,7 @@ def _batches(envs: Any) -> Iterator[dict[str, Any]]:
 
 
 def agilerl_stepper(kind: Any, build: Callable[[], Any]) -> tuple[Callable[[int], None], Any]:
-    """The same for AgileRL's vector env, or for what takes its place."""
+    """Return the same function for AgileRL's vector env or its drop-in, and the vector env."""
     envs = kind([build] * NUM_ENVS, copy=False)
     envs.reset(seed=0)
     endless = cycle([{a: envs.action_space(a).sample() for a in envs.possible_agents} for _ in range(DRAWN)])
@@ -220,19 +220,19 @@ def agilerl_stepper(kind: Any, build: Callable[[], Any]) -> tuple[Callable[[int]
     return steps, envs
 
 
-def places_of_agilerl() -> dict[str, Any]:
-    """The original, where it is installed, and the drop-in."""
+def agilerl_classes() -> dict[str, Any]:
+    """Return the drop-in and, if it is installed, the original."""
     from multiverse.interop.agilerl import AsyncPettingZooVecEnv
 
-    found: dict[str, Any] = {"drop-in": AsyncPettingZooVecEnv}
+    kinds: dict[str, Any] = {"drop-in": AsyncPettingZooVecEnv}
     if WITH_AGILERL:
-        found["agilerl"] = importlib.import_module("agilerl.vector.pz_async_vec_env").AsyncPettingZooVecEnv
-    return found
+        kinds["agilerl"] = importlib.import_module("agilerl.vector.pz_async_vec_env").AsyncPettingZooVecEnv
+    return kinds
 
 
 # -- rows --------------------------------------------------------------------------------------------------------
 def rates(build: Callable[[], Any], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Env steps per second of everybody, round after round."""
+    """Return the env steps per second of every contender in every round."""
     (recipe, *_) = recipes(build, 1, None, None)
     loops, opened = BareLoops(recipe), []
     contenders: dict[str, Callable[[float], float]] = {"limit": loops.machine_limit, "one bare loop": loops.bare_rate}
@@ -245,19 +245,19 @@ def rates(build: Callable[[], Any], rounds: int, seconds: float) -> dict[str, li
         envs = mv.make_vec(build, NUM_ENVS, executor, autoreset="same_step")  # type: ignore[arg-type]
         add(f"ours, {executor}", vector_stepper(envs), envs)
     if not isinstance(build(), AECEnv):
-        for name, kind in places_of_agilerl().items():
+        for name, kind in agilerl_classes().items():
             add(name, *agilerl_stepper(kind, build))
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    results: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, take in contenders.items():
-            found[name].append(take(seconds))
-    for thing in (loops, *opened):
-        thing.close()
-    return found
+            results[name].append(take(seconds))
+    for resource in (loops, *opened):
+        resource.close()
+    return results
 
 
 def overhead_us(build: Callable[[], Any], rounds: int, seconds: float) -> float:
-    """What a step of one env costs the caller beyond the bare env's own, in µs of CPU time."""
+    """Return the overhead of a step of one env in the caller, in µs of CPU time."""
     bare = [stepper(build()) for _ in range(NUM_ENVS)]
 
     def step_bare(count: int) -> None:
@@ -281,13 +281,13 @@ def _cpu_us(steps: Callable[[int], None], seconds: float) -> float:
     return spent / taken * 1e6
 
 
-def show(name: str, found: dict[str, list[float]], overhead: float) -> None:
+def show(name: str, results: dict[str, list[float]], overhead: float) -> None:
     def ratio(one: str, other: str) -> float:
-        return statistics.median(a / b for a, b in zip(found[one], found[other]))
+        return statistics.median(a / b for a, b in zip(results[one], results[other]))
 
     print(f"\n{name} ({NUM_ENVS} envs); overhead {overhead:.1f} µs a step of one env (serial, CPU time)")
-    for contender, values in found.items():
-        beside = f"   {ratio(contender, 'agilerl'):5.1f} × agilerl" if "agilerl" in found else ""
+    for contender, values in results.items():
+        beside = f"   {ratio(contender, 'agilerl'):5.1f} × agilerl" if "agilerl" in results else ""
         of_limit = ratio(contender, "limit")
         print(f"  {contender:16s}{statistics.median(values):12,.0f} steps/s   {of_limit:5.2f} of the limit{beside}")
 

@@ -1,9 +1,9 @@
-"""Machines on one machine: nodes with a network, processes, /dev/shm and /tmp/ray of their own, on one switch.
+"""Simulated cluster on one machine: nodes with their own network, processes, /dev/shm and /tmp/ray, on one switch.
 
-Each is a set of Linux namespaces, held by a process that ends when this program does, however that ends; with it the
-kernel ends every process in the node, and removes its link. Nothing has a name outside, so nothing can be left behind.
-Packets between nodes are TCP over a bridge and veth pairs. Processors and disk are shared: it shows what a network and
-the loss of machines do, not what more processors do.
+Each node is a set of Linux namespaces, held by a process that ends with this program, however that ends. The kernel
+then ends every process in the node and removes its link. Nothing has a name outside the node, so nothing is left
+behind. Nodes communicate over TCP through a bridge and veth pairs. Processors and disk are shared: a network and the
+loss of machines can be tested, but not the effect of more processors.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TOOLS = ("ip", "tc", "unshare", "nsenter")
 START_S = 10.0
 
 
-def why_not() -> str | None:
-    """What this machine lacks for it, if anything."""
+def unavailable_reason() -> str | None:
+    """Return why this machine cannot create nodes, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [tool for tool in TOOLS if shutil.which(tool) is None]
@@ -35,13 +35,13 @@ def why_not() -> str | None:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of every link, in both directions: a rate as `tc` takes it ("100mbit"), and milliseconds of delay."""
+    """Shape of every link, in both directions: a rate as in `tc` ("100mbit"), and a delay in milliseconds."""
 
     rate: str | None = None
     delay_ms: float = 0.0
 
     def commands(self) -> list[list[str]]:
-        """Arguments of `tc qdisc add dev DEVICE …`, outermost first."""
+        """Return the arguments of `tc qdisc add dev DEVICE …`, outermost first."""
         slowed = ["netem", "delay", f"{self.delay_ms}ms"] if self.delay_ms else []
         limited = ["tbf", "rate", self.rate, "burst", "16kb", "latency", "200ms"] if self.rate else []
         if slowed and limited:
@@ -49,14 +49,14 @@ class Shape:
         return [["root", *one] for one in (slowed, limited) if one]
 
 
-def lacks(shape: Shape) -> str | None:
-    """Which part of it this kernel cannot do."""
+def unsupported_shape(shape: Shape) -> str | None:
+    """Return which part of the shape this kernel does not support, or None."""
     for name in (["netem"] if shape.delay_ms else []) + (["tbf"] if shape.rate else []):
-        with Namespace() as tried:
-            _run(tried.inside("ip", "link", "add", "v", "type", "veth", "peer", "name", "w"))
-            given = next(one for one in (Shape(delay_ms=1) if name == "netem" else Shape("1mbit")).commands())
+        with Namespace() as namespace:
+            _run(namespace.inside("ip", "link", "add", "v", "type", "veth", "peer", "name", "w"))
+            arguments = next(one for one in (Shape(delay_ms=1) if name == "netem" else Shape("1mbit")).commands())
             done = subprocess.run(
-                tried.inside("tc", "qdisc", "add", "dev", "v", *given), capture_output=True, text=True
+                namespace.inside("tc", "qdisc", "add", "dev", "v", *arguments), capture_output=True, text=True
             )
         if done.returncode:
             return f"tc {name}: {' '.join(done.stderr.split())}"
@@ -64,11 +64,11 @@ def lacks(shape: Shape) -> str | None:
 
 
 class Namespace:
-    """A network and processes of its own; ends with this program at the latest."""
+    """Separate network and processes, which end with this program at the latest."""
 
     def __init__(self) -> None:
         kinds = ["--net", "--mount", "--ipc", "--pid", "--mount-proc", "--fork", "--kill-child"]
-        self._first = subprocess.Popen(  # ends when nobody has its pipe any more; leaves no zombies
+        self._first = subprocess.Popen(  # ends when its pipe is closed; leaves no zombies
             ["unshare", *kinds, "env", "--ignore-signal=CHLD", "cat"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -79,26 +79,26 @@ class Namespace:
         self._first.stdin.write(b"there\n")
         self._first.stdin.flush()
         if self._first.stdout.readline() != b"there\n":
-            raise SystemExit("no namespaces can be made here: is this a container without the right to?")
+            raise SystemExit("namespaces cannot be created here; a container may lack the permission")
         (self.pid,) = (child.pid for child in psutil.Process(self._first.pid).children())
 
     def inside(self, *command: str, only_network: bool = False) -> list[str]:
-        """The command, to be run in there."""
+        """Return the command line that runs a command in the namespace."""
         kinds = ["--net"] if only_network else ["--net", "--mount", "--ipc", "--pid"]
         return ["nsenter", "--target", str(self.pid), *kinds, *command]
 
     def start(self, command: Sequence[str], environ: Mapping[str, str] | None = None, **more: Any) -> Any:
-        """A process in there, with pipes; Ctrl-C is not for it."""
+        """Start a process in the namespace, in a new session so that Ctrl-C does not reach it."""
         environ = {**os.environ, **(environ or {})}
         return subprocess.Popen(self.inside(*command), env=environ, start_new_session=True, text=True, **more)
 
     def kill_all(self) -> None:
-        """SIGKILL to every process in there; the place itself and its link stay."""
+        """Send SIGKILL to every process in the namespace; the namespace and its link remain."""
         subprocess.run(self.inside("sh", "-c", "kill -9 -1"), check=False, capture_output=True)
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # the first of its processes: the kernel ends the others with it
+            os.kill(self.pid, signal.SIGKILL)  # the init process: the kernel ends the others with it
         for pipe in (self._first.stdin, self._first.stdout):
             if pipe is not None:
                 pipe.close()
@@ -112,7 +112,7 @@ class Namespace:
 
 
 class Node(Namespace):
-    """One machine, on a switch."""
+    """Simulated machine on a switch."""
 
     def __init__(self, switch: Namespace, number: int, shape: Shape) -> None:
         super().__init__()
@@ -131,22 +131,22 @@ class Node(Namespace):
             _run(switch.inside("tc", "qdisc", "add", "dev", self._port, *given, only_network=True))
 
     def link(self, up: bool) -> None:
-        """Plug the cable in, or pull it: nobody at either end is told."""
+        """Connect or disconnect the link, without notice to either end."""
         _run(self._switch.inside("ip", "link", "set", self._port, "up" if up else "down", only_network=True))
 
     def hide(self, folder: str) -> None:
-        """What is there is not there for this node."""
+        """Hide the content of a directory from this node."""
         _run(self.inside("mount", "-t", "tmpfs", "tmpfs", folder))
 
     def processes(self, name: str) -> list[str]:
-        """Those in there whose command has that in it, as /proc shows them."""
+        """Return the command lines of the node's processes that contain `name`."""
         listed = _run(self.inside("sh", "-c", "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done"))
         return [line for line in listed.splitlines() if name in line]
 
     def bytes_sent(self) -> int:
-        """Over its link, since it was made."""
-        told = _run(self.inside("cat", "/proc/net/dev"))
-        (line,) = re.findall(r"eth0:\s*(.*)", told)
+        """Return the number of bytes sent over the link since its creation."""
+        table = _run(self.inside("cat", "/proc/net/dev"))
+        (line,) = re.findall(r"eth0:\s*(.*)", table)
         return int(line.split()[8])
 
 

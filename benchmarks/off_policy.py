@@ -1,18 +1,17 @@
-"""How fast SAC and TD3 train beside Stable-Baselines3's, with the same settings; and what a checkpoint of replay costs.
+"""Training speed of SAC and TD3, ours and Stable-Baselines3's, at equal settings; and the cost of replay checkpoints.
 
     python benchmarks/off_policy.py                       every row; pin it to 2 cores with taskset where there are more
     python benchmarks/off_policy.py --rows pendulum_sac --rounds 5 --json benchmarks/results/off_policy.json
-    python benchmarks/off_policy.py --rows halfcheetah_sac --env-steps 100000 --jobs 6       learning beside SB3's:
+    python benchmarks/off_policy.py --rows halfcheetah_sac --env-steps 100000 --jobs 6       learning, against SB3's:
                                                                   a round takes 40 minutes on one core (SB3's 24)
 
-`pendulum_sac` …: env steps per second of training alone with one gradient step per env step, batches of 256 and two
-hidden layers of 256, one env, start-up and evaluation not counted; in one thread each, on the CPU. Contenders take
-turns, round after round; ratios are taken within a round and their median is shown. `--cpu` compares the seconds of the
-processor that each took instead, for machines that others use too. Both take the same number of gradient steps, and the
-mean return of the final weights stands beside: `--env-steps 20000` for returns that mean something on Pendulum; and
-that of the training's episodes, tenth by tenth, where there are episodes in each.
-`checkpoint`: of a replay of `--rows-in-replay` steps of HalfCheetah (1 M), the bytes and seconds of a checkpoint when
-it is all new, and after 10,000 steps more; beside it what one would cost that holds everything.
+`pendulum_sac` …: env steps per second of training with one gradient step per env step, batches of 256, two hidden
+layers of 256, one env and one thread on the CPU, without start-up and evaluation. Contenders are measured in turn in
+every round; a ratio is the median of the ratios within a round. `--cpu` compares CPU time instead, for shared machines.
+Both take the same number of gradient steps. The mean return of the final weights is printed too (use `--env-steps
+20000` for meaningful returns on Pendulum), and the mean return of the training episodes in each tenth of the training.
+`checkpoint`: bytes and seconds of a checkpoint of `--rows-in-replay` steps of HalfCheetah (1 M), first when all steps
+are new, then after 10,000 further steps; compared with a checkpoint that always contains everything.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ NEW_STEPS = 10_000
 
 @dataclass(frozen=True)
 class Row:
-    """One env and algorithm, both ours and theirs."""
+    """One env and algorithm, trained by both libraries."""
 
     env: str
     algorithm: str
@@ -69,7 +68,7 @@ SAME = {"learning_starts": 100, "batch_size": 256, "buffer_size": 100_000, "gamm
 
 @dataclass(frozen=True)
 class Measured:
-    """What one training gave."""
+    """Result of one training."""
 
     steps_per_s: float
     gradient_steps: int
@@ -78,7 +77,7 @@ class Measured:
 
 
 class Count(mv.Hook):
-    """Of gradient steps, and of the processor's seconds without start-up and the evaluation."""
+    """Hook that counts gradient steps and CPU seconds, without start-up and evaluation."""
 
     def __init__(self) -> None:
         self.gradient_steps, self.begun, self.cpu_s = 0, 0.0, 0.0
@@ -100,10 +99,10 @@ def train_ours(row: Row, seed: int, cpu: bool) -> Measured:
             run_dir=Path(home) / "run", progress=False, hooks=[count], hidden_sizes=[256, 256], **SAME,
         )  # fmt: skip
         episodes = list(read_lines(Path(home) / "run" / EPISODES))
-    told = run.summary
+    summary = run.summary
     curve = tenths([one["length"] for one in episodes], [one["return"] for one in episodes], row.env_steps)
-    took_s = count.cpu_s if cpu else told["seconds"] - told["evaluate_s"]
-    return Measured(told["env_steps"] / took_s, count.gradient_steps, told["evaluation"]["mean_return"], curve)
+    took_s = count.cpu_s if cpu else summary["seconds"] - summary["evaluate_s"]
+    return Measured(summary["env_steps"] / took_s, count.gradient_steps, summary["evaluation"]["mean_return"], curve)
 
 
 def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
@@ -133,14 +132,14 @@ def train_theirs(row: Row, seed: int, cpu: bool) -> Measured:
 
 
 def tenths(lengths: list[int], returns: list[float], env_steps: int) -> list[float]:
-    """The mean return of the episodes that ended in each tenth of a training; [] where one had none."""
+    """Return the mean return of the episodes that ended in each tenth of a training; [] if a tenth has none."""
     part = np.minimum(10 * (np.cumsum(lengths) - 1) // env_steps, 9)
-    found = [np.array(returns)[part == k] for k in range(10)]
-    return [round(float(one.mean()), 1) for one in found] if all(len(one) for one in found) else []
+    by_tenth = [np.array(returns)[part == k] for k in range(10)]
+    return [round(float(one.mean()), 1) for one in by_tenth] if all(len(one) for one in by_tenth) else []
 
 
-def _end_with(caller: int) -> None:
-    """In a process of the pool: ends it when whoever asked is gone, however that ended."""
+def _end_with_parent(caller: int) -> None:
+    """Initializer of the pool: end this process when its parent has ended."""
 
     def watch() -> None:
         while os.getppid() == caller:
@@ -157,7 +156,7 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
     ours, theirs = list[Measured](), list[Measured]()
     seeds = range(options.seed, options.seed + options.rounds)
     if options.jobs > 1:
-        with ProcessPoolExecutor(options.jobs, get_context("spawn"), _end_with, (os.getpid(),)) as pool:
+        with ProcessPoolExecutor(options.jobs, get_context("spawn"), _end_with_parent, (os.getpid(),)) as pool:
             trainings = [
                 [pool.submit(train, row, seed, options.cpu) for train in (train_theirs, train_ours)] for seed in seeds
             ]
@@ -167,21 +166,21 @@ def compare(name: str, options: argparse.Namespace) -> dict[str, Any]:
             ours.append(train_ours(row, seed, options.cpu))
             theirs.append(train_theirs(row, seed, options.cpu))
     ratio = statistics.median(a.steps_per_s / b.steps_per_s for a, b in zip(ours, theirs))
-    print(f"\n{name}: {row}, {'seconds of the processor' if options.cpu else 'seconds'}")
-    for who, found in (("ours", ours), ("sb3", theirs)):
+    print(f"\n{name}: {row}, {'CPU seconds' if options.cpu else 'seconds'}")
+    for library, found in (("ours", ours), ("sb3", theirs)):
         rate = statistics.median(one.steps_per_s for one in found)
         returns = ", ".join(f"{one.mean_return:.0f}" for one in found)
-        print(f"  {who:5s}{rate:8.1f} env steps/s   {found[0].gradient_steps:,} gradient steps   return {returns}")
-    for who, found in (("ours", ours), ("sb3", theirs)):
+        print(f"  {library:5s}{rate:8.1f} env steps/s   {found[0].gradient_steps:,} gradient steps   return {returns}")
+    for library, found in (("ours", ours), ("sb3", theirs)):
         if all(one.curve for one in found):
-            print(f"  {who:5s}by tenths {np.mean([one.curve for one in found], axis=0).round(1).tolist()}")
+            print(f"  {library:5s}by tenths {np.mean([one.curve for one in found], axis=0).round(1).tolist()}")
     verdict = "reached" if ratio >= AIM else "met" if ratio >= BAR else "MISSED"
     print(f"  × SB3 {ratio:.2f}   bar {BAR:g}, aim {AIM:g}: {verdict}", flush=True)
     return {"row": name, "ratio": ratio, "bar": BAR, "aim": AIM, "cpu": options.cpu,
             "ours": [vars(one) for one in ours], "theirs": [vars(one) for one in theirs]}  # fmt: skip
 
 
-# -- what a checkpoint costs ---------------------------------------------------------------------------------------
+# -- cost of a checkpoint ------------------------------------------------------------------------------------------
 def checkpoint(options: argparse.Namespace) -> dict[str, Any]:
     env = gym.make("HalfCheetah-v5")
     rng, rows = np.random.default_rng(0), options.rows_in_replay
@@ -228,18 +227,20 @@ def _bytes(folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=[*ROWS, "checkpoint"], default=[*ROWS, "checkpoint"])
-    parser.add_argument("--rounds", type=int, default=3, help="with a seed each")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings side by side, a core each; default: in turns")
-    parser.add_argument("--env-steps", type=int, help="of every training; default: 2,000")
-    parser.add_argument("--cpu", action="store_true", help="seconds of the processor, not of the wall's clock")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, each with its own seed")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first round")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="number of parallel trainings, each on one core; default: in turn"
+    )
+    parser.add_argument("--env-steps", type=int, help="env steps of every training; default: 2,000")
+    parser.add_argument("--cpu", action="store_true", help="measure CPU time instead of wall time")
     parser.add_argument("--rows-in-replay", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path, help="write everything here too")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
     options = parser.parse_args()
-    first = provenance()
-    found = [checkpoint(options) if row == "checkpoint" else compare(row, options) for row in options.rows]
+    origin = provenance()
+    results = [checkpoint(options) if row == "checkpoint" else compare(row, options) for row in options.rows]
     if options.json:
-        write_results(options.json, first, {"rows": found})
+        write_results(options.json, origin, {"rows": results})
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The README's picture: how fast training is beside the peers, drawn from what `training.py` measured.
+"""Draw the README's picture of training speed, ours and other libraries', from results of `training.py`.
 
 python benchmarks/picture.py [benchmarks/results/training.json] [docs/pictures/beside_peers.png]
 """
@@ -24,12 +24,12 @@ OURS, THEIRS = "#0072b2", "#bbbbbb"
 
 
 def medians(row: dict[str, Any]) -> tuple[float, float]:
-    """(ours as the default chooses to run, the better of the peer's), env steps a second."""
+    """Return (ours with the default executor, the best of the other library), in env steps per second."""
     speed = {name: statistics.median(run[0] for run in runs) for name, runs in row["runs"].items()}
     return speed["ours, auto"], max(one for name, one in speed.items() if not name.startswith("ours"))
 
 
-def drawn(rows: dict[str, dict[str, Any]], told: str) -> Figure:
+def draw(rows: dict[str, dict[str, Any]], caption: str) -> Figure:
     figure = Figure(figsize=(9.6, 2.9), layout="constrained")
     for cell, (name, (title, peer)) in zip(figure.subplots(1, len(SHOWN)), SHOWN.items()):
         ours, theirs = medians(rows[name])
@@ -40,19 +40,19 @@ def drawn(rows: dict[str, dict[str, Any]], told: str) -> Figure:
         cell.margins(y=0.16)
         cell.tick_params(axis="x", length=0, labelsize=9)
         cell.spines[["left", "right", "top"]].set_visible(False)
-    figure.supxlabel(f"env steps a second of training, {told}", fontsize=8.5)
+    figure.supxlabel(f"env steps per second of training, {caption}", fontsize=8.5)
     return figure
 
 
 def main(arguments: list[str]) -> None:
     source = Path(arguments[0]) if arguments else HERE / "results" / "training.json"
     target = Path(arguments[1]) if arguments[1:] else HERE.parent / "docs" / "pictures" / "beside_peers.png"
-    found = json.loads(source.read_text())
-    origin = found["provenance"]
-    told = (
+    results = json.loads(source.read_text())
+    origin = results["provenance"]
+    caption = (
         f"equal settings, medians of turns in one run on {origin['usable_cores']} cores; commit {origin['commit'][:7]}"
     )
-    drawn({row["row"]: row for row in found["rows"]}, told).savefig(target, dpi=130)
+    draw({row["row"]: row for row in results["rows"]}, caption).savefig(target, dpi=130)
     print(target)
 
 

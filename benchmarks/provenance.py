@@ -1,6 +1,6 @@
-"""Where a results file came from: commit, versions, machine, load, date, command. Every benchmark that writes one asks.
+"""Provenance of results files: commit, versions, machine, load, date and command. Every results file contains it.
 
-The commit is the tree's own. A copy of the tree without its history is told it in `BENCHMARK_COMMIT`, in the words of
+The commit is that of the source tree. For a copy without git history, set `BENCHMARK_COMMIT` to the output of
 `git describe --always --exclude='*' --abbrev=40 --dirty`.
 """
 
@@ -34,22 +34,22 @@ PACKAGES = (
     "pyboy",
     "ray",
 )
-"""Ours and our peers'; None of one that is not installed, and so had no part in it."""
+"""Dependencies and compared libraries. The version is None if a package is not installed."""
 FIELDS = ("commit", "changed", "versions", "cpu", "usable_cores", "load", "date", "command")
-"""That every results file has; newer ones have `blas` too."""
+"""Fields of every results file; newer files also have `blas`."""
 
 
 def provenance() -> dict[str, Any]:
-    """As it is now: to be asked before anything is measured, for the load's sake."""
+    """Return the current provenance. Call it before measuring, which changes the load."""
     commit, changed = _commit()
-    found = machine()
+    hardware = machine()
     return {
         "commit": commit,
         "changed": changed,
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
-        "cpu": found["cpu"],
-        "blas": found["blas"],
-        "usable_cores": found["usable_cores"],
+        "cpu": hardware["cpu"],
+        "blas": hardware["blas"],
+        "usable_cores": hardware["usable_cores"],
         "load": [round(load, 2) for load in os.getloadavg()],
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
@@ -57,17 +57,17 @@ def provenance() -> dict[str, Any]:
 
 
 def write_results(path: Path, provenance: dict[str, Any], figures: dict[str, Any]) -> None:
-    """One results file, `provenance` first."""
+    """Write a results file, with `provenance` first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"provenance": provenance, **figures}, indent=1) + "\n")
 
 
 def _commit() -> tuple[str, bool | None]:
-    """(commit, whether files differ from it)."""
-    if said := os.environ.get(COMMIT):
-        return said.removesuffix("-dirty"), said.endswith("-dirty")
-    found = git_commit(TREE)
-    return (UNKNOWN, None) if found is None else (found["commit"], found["changed"])
+    """Return (commit, whether files differ from it)."""
+    if commit := os.environ.get(COMMIT):
+        return commit.removesuffix("-dirty"), commit.endswith("-dirty")
+    origin = git_commit(TREE)
+    return (UNKNOWN, None) if origin is None else (origin["commit"], origin["changed"])
 
 
 def _version(package: str) -> str | None:

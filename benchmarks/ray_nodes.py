@@ -1,25 +1,25 @@
-"""Training on Ray nodes that are lost and come back: 2 and 4 of them in network namespaces, real TCP between them.
+"""Training on Ray nodes that fail and return: 2 and 4 nodes in network namespaces, connected by TCP.
 
     python benchmarks/ray_nodes.py                        every row, with 2 and with 4 nodes
     python benchmarks/ray_nodes.py --rows killed cut --nodes 4 --json results.json
     python benchmarks/ray_nodes.py --rows scale --nodes 1 2 4 --rate 100mbit
 
-Needs root, iproute2 and util-linux: each node is a set of namespaces (`benchmarks/namespaces.py`) with one Ray CPU, and
-the program that trains runs in the first, the head's. The other nodes do not have this tree's code: it must come with
-the run. `--rate` and `--delay-ms` shape every link, where the kernel can.
+Requires root, iproute2 and util-linux: each node is a set of namespaces (`benchmarks/namespaces.py`) with one Ray CPU.
+The training program runs in the first, the head node. The other nodes do not have the code of this tree, so it must be
+sent with the run. `--rate` and `--delay-ms` shape every link, if the kernel supports it.
 
-`cartpole`, `simple_spread`: trained on the nodes and then serially: weights must be the same to the bit, hence returns.
-The others are faults in a run of CartPole whose steps take 2 ms, and show how long it stood still, what it lost, that
-what it sent is what it used and discarded, and what it logged:
-`killed`: SIGKILL to every process of a node. `all_but_one`: of all nodes but the head.
-`cut`: a node's link, until its worker has been replaced; then it is back, and what had been given up there must end.
-`blip`: a link for 2 s, less than Ray takes for a lost node: nothing may be lost.
-`joined`: a node is killed and started again, then another is killed: its worker must go to the one that joined.
-`scale`: env steps/s, and bytes on the links, of an env that waits 1 ms a step (so that nodes need no cores).
+`cartpole`, `simple_spread`: training on the nodes and serially must give bit-identical weights, and hence equal
+returns. The other rows inject faults into a run of CartPole with steps of 2 ms. They report the longest pause between
+updates, the lost steps, whether sent steps equal used and discarded steps, and the log:
+`killed`: SIGKILL to every process of a node. `all_but_one`: the same for all nodes but the head.
+`cut`: a node's link is down until its worker has been replaced, then up; abandoned actors on the node must end.
+`blip`: a link is down for 2 s, less than Ray's time limit: no worker may be lost.
+`joined`: a node is killed and restarted, then another is killed: its worker must move to the restarted node.
+`scale`: env steps/s, and bytes on the links, of an env that waits 1 ms per step (so that nodes need no cores).
 
-By Ray's defaults a node that says nothing is lost after some 15 to 65 s (`health_check_period_ms` 3000,
+With Ray's defaults a silent node is considered lost after about 15 to 65 s (`health_check_period_ms` 3000,
 `health_check_timeout_ms` 10000, `health_check_failure_threshold` 5: src/ray/common/ray_config_def.h). These clusters
-have 1000, 2000 and 3.
+use 1000, 2000 and 3.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ import gymnasium as gym
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import multiverse as mv
-from benchmarks.namespaces import Network, Node, Shape, lacks, why_not
+from benchmarks.namespaces import Network, Node, Shape, unavailable_reason, unsupported_shape
 from benchmarks.provenance import TREE, provenance, write_results
-from tests.training.runs import digest
+from tests.training.small_runs import digest
 
 PORT = 6379
 HEALTH = {"health_check_initial_delay_ms": 2000, "health_check_period_ms": 1000, "health_check_timeout_ms": 2000,
           "health_check_failure_threshold": 3}  # fmt: skip
 ENVIRON = {
     **{f"RAY_{name}": str(value) for name, value in HEALTH.items()},
-    "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),  # this program's own, not this user's
+    "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),  # a token for this program only
     "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
 }  # fmt: skip
 START_S, UPDATES_S, RUN_S = 120.0, 120.0, 600.0
 ATTEMPTS = 3
 BLIP_S = 2.0
 FIRST = 4
-"""Updates before something is done to a run."""
+"""Number of updates before a fault is injected."""
 
 BUDGETS: dict[str, dict[str, Any]] = {
     "cartpole": {"env": "CartPole-v1", "env_steps": 40_000, "evaluation_episodes": 20},
@@ -78,7 +78,7 @@ UPDATES_AFTER = 12
 
 
 class Waiting(gym.Wrapper[Any, Any, Any, Any]):
-    """Whose steps take so long, and no processor."""
+    """Wrapper whose steps take a fixed time without using the processor."""
 
     def __init__(self, env: Any, seconds: float) -> None:
         super().__init__(env)
@@ -89,26 +89,26 @@ class Waiting(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.step(action)
 
 
-# -- in the head's node ------------------------------------------------------------------------------------------
-class Tell(mv.Hook):
-    """How far the run is, and where its workers are, in a line an update; it goes on until `stop` is there."""
+# -- in the head node --------------------------------------------------------------------------------------------
+class ReportProgress(mv.Hook):
+    """Hook that prints progress and the workers' nodes after every update, and stops when the file `stop` exists."""
 
     def __init__(self, stop: Path) -> None:
         self._stop = stop
 
     def on_update(self, trainer: Any, report: Any) -> None:
         clock = trainer.clock
-        tell(update=clock.updates, env_steps=clock.env_steps, lost_steps=clock.lost_steps, on=actors_on())
+        emit(update=clock.updates, env_steps=clock.env_steps, lost_steps=clock.lost_steps, on=actors_on())
         if self._stop.exists():
-            trainer.stop("as the benchmark said")
+            trainer.stop("stopped by the benchmark")
 
 
-def tell(**what: Any) -> None:
+def emit(**what: Any) -> None:
     print("@" + json.dumps(what), flush=True)
 
 
 def actors_on() -> list[str]:
-    """The addresses of the nodes that have actors of this run, one an actor."""
+    """Return the node address of every actor of this run."""
     import ray
 
     addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
@@ -117,18 +117,18 @@ def actors_on() -> list[str]:
 
 
 def drive(given: dict[str, Any]) -> None:
-    """One training, told about on stdout."""
+    """Run one training and report it on stdout."""
     logging.basicConfig(format="%(name)s %(levelname)s: %(message)s", level=logging.WARNING)
     wait_s, stop = given.pop("wait_s", 0.0), given.pop("stop")
     wrappers = [functools.partial(Waiting, seconds=wait_s)] if wait_s else []
-    hooks = [Tell(Path(stop))] if given["executor"] == "ray" else []
+    hooks = [ReportProgress(Path(stop))] if given["executor"] == "ray" else []
     run = mv.train(given.pop("env"), wrappers=wrappers, hooks=hooks, progress=False, evaluate_every=0, seed=1, **given)
-    tell(digest=digest(run.path), summary=run.summary)
+    emit(digest=digest(run.path), summary=run.summary)
 
 
-# -- outside -----------------------------------------------------------------------------------------------------
+# -- outside nodes------------------------------------------------------------------------------------------------
 class Cluster:
-    """A Ray node in each of the network's."""
+    """A Ray cluster with one Ray node per node of the network."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
@@ -143,16 +143,16 @@ class Cluster:
         self._start([node])
 
     def _start(self, nodes: list[Node]) -> None:
-        """Side by side. Ray gives up after 30 s, in which a busy machine may not get it done: then once more."""
+        """Start Ray on nodes in parallel. Ray gives up after 30 s, which may be too short under load, so retry."""
         for _ in range(ATTEMPTS):
-            begun = [(node, self._begin(node)) for node in nodes]
-            said = {node: one.communicate(timeout=START_S)[1] for node, one in begun}
-            nodes = [node for node, one in begun if one.returncode]
+            started = [(node, self._begin(node)) for node in nodes]
+            errors = {node: process.communicate(timeout=START_S)[1] for node, process in started}
+            nodes = [node for node, process in started if process.returncode]
             for node in nodes:
                 node.kill_all()
             if not nodes:
                 return
-        raise SystemExit(f"ray start: {said[nodes[0]]}")
+        raise SystemExit(f"ray start: {errors[nodes[0]]}")
 
     def _begin(self, node: Node) -> Any:
         head = ["--head", f"--port={PORT}", "--include-dashboard=false"]
@@ -167,11 +167,11 @@ class Cluster:
 
 
 class Driver:
-    """A training in the first node, or without nodes; what it tells and logs, with the time."""
+    """A training in the first node, or without nodes, with its reports and log lines and their times."""
 
     def __init__(self, node: Node | None, home: Path, **given: Any) -> None:
         self._stop, self._begun = home / "stop", time.monotonic()
-        self.told: list[tuple[float, dict[str, Any]]] = []
+        self.reports: list[tuple[float, dict[str, Any]]] = []
         self.lines: list[str] = []
         self.other: list[str] = []
         self._changed = threading.Condition()
@@ -195,7 +195,7 @@ class Driver:
         for line in pipe:
             with self._changed:
                 if line.startswith("@"):
-                    self.told.append((self.seconds, json.loads(line[1:])))
+                    self.reports.append((self.seconds, json.loads(line[1:])))
                 elif line.startswith("multiverse "):
                     self.note(line.removeprefix("multiverse ").rstrip())
                 else:
@@ -214,15 +214,15 @@ class Driver:
 
     @property
     def updates(self) -> int:
-        return max((one.get("update", 0) for _, one in self.told), default=0)
+        return max((one.get("update", 0) for _, one in self.reports), default=0)
 
     def wait(self, what: str, until: Callable[[], bool], seconds: float = UPDATES_S) -> None:
-        """Until something is so, which what the run tells may show."""
+        """Wait for a condition, which is checked after every report of the run."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while not until():
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(f"{what}: not in {seconds:g} s, or the run ended\n{''.join(self.other)}")
+                    raise SystemExit(f"{what}: not reached in {seconds:g} s, or the run ended\n{''.join(self.other)}")
                 self._changed.wait(1.0)
 
     def more_updates(self, count: int) -> None:
@@ -230,16 +230,16 @@ class Driver:
         self.wait(f"update {wanted}", lambda: self.updates >= wanted)
 
     def on(self) -> list[str]:
-        """Where its workers were at the last update."""
-        return next((one["on"] for _, one in reversed(self.told) if "on" in one), [])
+        """Return the addresses of the workers' nodes at the last update."""
+        return next((one["on"] for _, one in reversed(self.reports) if "on" in one), [])
 
     def stood_still_s(self) -> float:
-        """The longest time between two updates."""
-        at = [seconds for seconds, one in self.told if "update" in one]
+        """Return the longest time between two updates."""
+        at = [seconds for seconds, one in self.reports if "update" in one]
         return round(max((b - a for a, b in itertools.pairwise(at)), default=0.0), 1)
 
     def end(self) -> dict[str, Any]:
-        """What it gave."""
+        """Stop the training and return its result."""
         self._stop.touch()
         return self.result()
 
@@ -247,13 +247,13 @@ class Driver:
         self._process.wait(RUN_S)
         for reader in self._readers:
             reader.join()
-        if self._process.returncode or "summary" not in self.told[-1][1]:
+        if self._process.returncode or "summary" not in self.reports[-1][1]:
             raise SystemExit(f"the run ended with {self._process.returncode}:\n{''.join(self.other)}")
-        return self.told[-1][1]
+        return self.reports[-1][1]
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # nsenter, and what it has started
+            os.killpg(self._process.pid, signal.SIGKILL)  # nsenter and the processes it has started
         for reader in self._readers:
             reader.join()
 
@@ -271,7 +271,7 @@ def driver(node: Node | None, **given: Any) -> Iterator[Driver]:
 
 # -- rows --------------------------------------------------------------------------------------------------------
 @functools.cache
-def locally(name: str) -> dict[str, Any]:
+def serial_result(name: str) -> dict[str, Any]:
     with driver(None, **BUDGETS[name], executor="serial") as made:
         return made.result()
 
@@ -281,10 +281,10 @@ def on_ray(cluster: Cluster) -> dict[str, Any]:
 
 
 def same(name: str, cluster: Cluster) -> dict[str, Any]:
-    """The same weights as a serial run, hence the same return."""
+    """Compare the weights and return with those of a serial run."""
     with driver(cluster.nodes[0], **BUDGETS[name], **on_ray(cluster)) as made:
         there, on = made.result(), made.on()
-    here = locally(name)
+    here = serial_result(name)
     equal = there["digest"] == here["digest"]
     returns = [one["summary"]["evaluation"]["mean_return"] for one in (there, here)]
     took = [round(one["summary"]["seconds"], 1) for one in (there, here)]
@@ -298,7 +298,7 @@ def same(name: str, cluster: Cluster) -> dict[str, Any]:
 
 
 Script = Callable[[Driver, Cluster], bool]
-"""Does something to the nodes; returns whether what it was to show was so."""
+"""Injects a fault into the nodes; returns whether the expected behaviour was observed."""
 
 
 def fault(script: Script, cluster: Cluster) -> dict[str, Any]:
@@ -313,7 +313,7 @@ def fault(script: Script, cluster: Cluster) -> dict[str, Any]:
     figures |= {"env_steps": summary["env_steps"], "lost_steps": summary["lost_steps"], "updates": made.updates}
     stood_still_s = made.stood_still_s()
     print(f"  {figures}")
-    print(f"  counts {'add up' if balanced else 'DO NOT ADD UP'}; stood still for {stood_still_s} s", flush=True)
+    print(f"  counts {'add up' if balanced else 'DO NOT ADD UP'}; longest pause {stood_still_s} s", flush=True)
     return {**figures, "stood_still_s": stood_still_s, "workers_on": on, "log": made.lines, "met": balanced and shown}
 
 
@@ -323,8 +323,8 @@ def _kill(made: Driver, nodes: list[Node]) -> None:
         node.kill_all()
 
 
-def _gone_from(made: Driver, nodes: list[Node]) -> None:
-    """Its workers are elsewhere, and the run goes on."""
+def _wait_until_moved(made: Driver, nodes: list[Node]) -> None:
+    """Wait until its workers are on other nodes and the run continues."""
     gone = {node.address for node in nodes}
     made.more_updates(1)
     made.wait("workers elsewhere", lambda: not gone & set(made.on()) and len(made.on()) > 0)
@@ -332,13 +332,13 @@ def _gone_from(made: Driver, nodes: list[Node]) -> None:
 
 def killed(made: Driver, cluster: Cluster) -> bool:
     _kill(made, cluster.nodes[1:2])
-    _gone_from(made, cluster.nodes[1:2])
+    _wait_until_moved(made, cluster.nodes[1:2])
     return True
 
 
 def all_but_one(made: Driver, cluster: Cluster) -> bool:
     _kill(made, cluster.nodes[1:])
-    _gone_from(made, cluster.nodes[1:])
+    _wait_until_moved(made, cluster.nodes[1:])
     return set(made.on()) == {cluster.nodes[0].address}
 
 
@@ -346,13 +346,13 @@ def cut(made: Driver, cluster: Cluster) -> bool:
     lost = cluster.nodes[1]
     made.note(f"link of {lost.address} cut")
     lost.link(up=False)
-    _gone_from(made, [lost])
+    _wait_until_moved(made, [lost])
     made.note(f"link of {lost.address} back")
     lost.link(up=True)
     deadline = time.monotonic() + UPDATES_S
     while left := lost.processes("ray::RayActor"):
         if time.monotonic() > deadline:
-            made.note(f"{len(left)} actors that were given up still run on {lost.address}")
+            made.note(f"{len(left)} abandoned actors still run on {lost.address}")
             return False
         time.sleep(1.0)
     made.note(f"nothing of the run is left on {lost.address}")
@@ -372,12 +372,12 @@ def blip(made: Driver, cluster: Cluster) -> bool:
 def joined(made: Driver, cluster: Cluster) -> bool:
     back, lost = cluster.nodes[1], cluster.nodes[-1]
     _kill(made, [back])
-    _gone_from(made, [back])
+    _wait_until_moved(made, [back])
     made.note(f"{back.address} starts again")
     cluster.join(back)
     made.more_updates(2)
     _kill(made, [lost])
-    _gone_from(made, [lost])
+    _wait_until_moved(made, [lost])
     made.wait(f"a worker on {back.address}", lambda: back.address in made.on())
     made.note(f"its worker is on {back.address} now")
     return True
@@ -391,7 +391,7 @@ SCALE: dict[str, Any] = {
 
 
 def scale(cluster: Cluster) -> dict[str, Any]:
-    """Of collecting; what the learner takes is the same anywhere."""
+    """Measure the collection; the time of the learner does not depend on the nodes."""
     with driver(cluster.nodes[0], **SCALE, **on_ray(cluster)) as made:
         made.more_updates(FIRST)
         first, before = made.updates, [node.bytes_sent() for node in cluster.nodes]
@@ -400,14 +400,14 @@ def scale(cluster: Cluster) -> dict[str, Any]:
         summary = made.result()["summary"]
     steps, watched = summary["env_steps"], (last - first) * SCALE["num_envs"] * SCALE_ROWS
     sent = [(b - a) / watched for a, b in zip(before, after)]
-    found = {
+    result = {
         "env_steps_per_s": round(steps / (summary["act_s"] + summary["step_s"]), 1),
         "learn_us_per_env_step": round(summary["learn_s"] / steps * 1e6, 2),
         "bytes_per_env_step": {"head": round(sent[0], 1), "others": round(sum(sent[1:]), 1)},
         "met": True,
     }
-    print(f"  {found}", flush=True)
-    return found
+    print(f"  {result}", flush=True)
+    return result
 
 
 ROWS: dict[str, Callable[[Cluster], dict[str, Any]]] = {
@@ -416,13 +416,13 @@ ROWS: dict[str, Callable[[Cluster], dict[str, Any]]] = {
     "scale": scale,
 }
 TOGETHER = ("cartpole", "simple_spread", "scale")
-"""Rows that leave a cluster as it was."""
+"""Rows that do not change the cluster and can share one."""
 OF_THREE = ("all_but_one", "joined")
-"""Rows that say nothing new with two nodes."""
+"""Rows that need more than two nodes."""
 
 
 def clusters(rows: list[str]) -> list[list[str]]:
-    """Which rows share one."""
+    """Group the rows by cluster."""
     together = [row for row in rows if row in TOGETHER]
     return [*([together] if together else []), *([row] for row in rows if row not in TOGETHER)]
 
@@ -431,29 +431,29 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--nodes", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--rate", help="of every link, as tc takes it: 100mbit")
-    parser.add_argument("--delay-ms", type=float, default=0.0, help="of every link, each way")
-    parser.add_argument("--json", type=Path, help="write everything here too")
+    parser.add_argument("--rate", help="rate of every link, as in tc: 100mbit")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="delay of every link in each direction")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
     parser.add_argument("--drive", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drive:
         drive(json.loads(options.drive))
         return 0
     shape = Shape(options.rate, options.delay_ms)
-    if (reason := why_not() or lacks(shape)) is not None:
-        raise SystemExit(f"no nodes in namespaces here: {reason}")
-    origin, found = provenance(), []
+    if (reason := unavailable_reason() or unsupported_shape(shape)) is not None:
+        raise SystemExit(f"nodes in namespaces are not available: {reason}")
+    origin, results = provenance(), []
     for count in options.nodes:
         for rows in clusters([row for row in options.rows if count > 2 or row not in OF_THREE]):
             with Network(count, shape) as nodes:
                 cluster = Cluster(nodes)
                 for row in rows:
                     print(f"\n{row}, {count} nodes{f', {shape}' if shape != Shape() else ''}", flush=True)
-                    found.append({"row": row, "nodes": count, "shape": vars(shape), **ROWS[row](cluster)})
+                    results.append({"row": row, "nodes": count, "shape": vars(shape), **ROWS[row](cluster)})
                     if options.json:
-                        write_results(options.json, origin, {"health_check": HEALTH, "rows": found})
-    missed = [f"{one['row']} with {one['nodes']} nodes" for one in found if not one["met"]]
-    print("\nMISSED: " + ", ".join(missed) if missed else "\nall as promised")
+                        write_results(options.json, origin, {"health_check": HEALTH, "rows": results})
+    missed = [f"{one['row']} with {one['nodes']} nodes" for one in results if not one["met"]]
+    print("\nMISSED: " + ", ".join(missed) if missed else "\nall requirements met")
     return bool(missed)
 
 

@@ -1,14 +1,14 @@
-"""Gradient steps of SAC, TD3 and discrete SAC with a memory, beside plain torch modules on the padded batch.
+"""Speed of gradient steps of SAC, TD3 and discrete SAC with memory, compared with torch modules on padded batches.
 
     python benchmarks/recurrent.py                            about two minutes on one core
     python benchmarks/recurrent.py --rows cart-pole --rounds 3
 
-The rows are pomdp-baselines' settings (cell, embeddings, layers, batch). Both learn from the same sequences: whole
-episodes, or pieces of 64 steps. Theirs are plain modules: `nn.LSTM` or `nn.GRU` along [longest + 1, batch] for every
-loss that needs it, masks where a sequence is over, no gradient that nobody uses; the actor learns from critics that
-have just learned (ours from those before, so that they go along the sequences once). Episodes are as long as they are
-in the env (CartPole: from 10 to 200 steps). One thread each, in turn, seconds of the processor; the ratio is the median
-over the rounds. The bar is 1.5. Where all sequences are equally long, there is no padding to save.
+The rows are settings of pomdp-baselines (cell, embeddings, layers, batch). Both learn from the same sequences: whole
+episodes, or parts of 64 steps. The reference uses `nn.LSTM` or `nn.GRU` along [longest + 1, batch] for every loss,
+masks after the end of a sequence, and no unused gradients. Its actor learns from the updated critics, ours from the
+previous ones, so that each sequence is processed once. Episode lengths are those of the env (CartPole: 10 to 200
+steps). Both are measured in turn, with one thread, in CPU time; the ratio is the median over the rounds. The bar is
+1.5. If all sequences have the same length, there is no padding to avoid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ EPISODES = 200
 
 @dataclass(frozen=True)
 class Row:
-    """As pomdp-baselines has it; `longest` and `shortest`: of its episodes."""
+    """Settings of pomdp-baselines; `longest` and `shortest` are the lengths of episodes."""
 
     algorithm: str
     memory: str
@@ -68,20 +68,20 @@ ROWS = {
 
 
 def ours(row: Row) -> Any:
-    """An algorithm with replay of episodes among random numbers."""
+    """Return our algorithm, with a replay buffer of random episodes."""
     kind = algorithm_class(row.algorithm)
     config = kind.Config(
         memory=row.memory, memory_size=row.size, hidden_sizes=row.hidden, sequences=row.sequences,
         sequence_length=row.length, buffer_size=100_000,
         **dict(zip(("observation_embedding", "action_embedding", "reward_embedding"), row.embeddings)),
     )  # fmt: skip
-    seen = spaces.Box(-1, 1, (row.observations,), np.float32)
-    does: spaces.Space[Any] = spaces.Box(-1, 1, (row.actions,), np.float32)
+    observation_space = spaces.Box(-1, 1, (row.observations,), np.float32)
+    action_space: spaces.Space[Any] = spaces.Box(-1, 1, (row.actions,), np.float32)
     if row.algorithm == "discrete_sac":
-        does = spaces.Discrete(row.actions)
-    algorithm, rng = kind(config, seen, does, 1, 0), np.random.default_rng(0)
+        action_space = spaces.Discrete(row.actions)
+    algorithm, rng = kind(config, observation_space, action_space, 1, 0), np.random.default_rng(0)
     for _ in range(EPISODES):
-        rollout = rollout_for(seen, int(rng.integers(row.shortest, row.longest + 1)), 1, algorithm.action)
+        rollout = rollout_for(observation_space, int(rng.integers(row.shortest, row.longest + 1)), 1, algorithm.action)
         rollout.observations[()][...] = rng.normal(size=rollout.observations[()].shape)
         rollout.rewards[...] = rng.normal(size=rollout.rewards.shape)
         rollout.starts[0] = rollout.truncated[-1] = True
@@ -89,9 +89,9 @@ def ours(row: Row) -> Any:
     return algorithm
 
 
-# -- theirs ------------------------------------------------------------------------------------------------------
+# -- reference ---------------------------------------------------------------------------------------------------
 class Recurrent(nn.Module):
-    """Embeddings, a cell, a shortcut, and one or two heads."""
+    """Network of embeddings, a recurrent cell, a shortcut, and one or two heads."""
 
     def __init__(self, row: Row, more: int, outputs: int, heads: int, acts: int) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Recurrent(nn.Module):
             self.heads.append(nn.Sequential(*layers[:-1]))
 
     def hidden(self, *inputs: Tensor) -> Tensor:
-        """[T + 1, B, size] of observations, previous actions and previous rewards."""
+        """Return hidden states [T + 1, B, size] from observations, previous actions and previous rewards."""
         parts = [layer(x).relu() for layer, x, used in zip(self.embeddings, inputs, self.used) if used]
         found: Tensor = self.cell(torch.cat(parts, -1))[0]
         return found
@@ -132,61 +132,63 @@ class Theirs:
         self.of_alpha, self.steps = torch.optim.Adam([self.log_alpha], 3e-4), 0
 
     def acted(self, actor: Recurrent, inputs: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """[T + 1, B, …] actions (of Discrete ones, their probabilities) and log probabilities."""
-        (said,) = actor(actor.hidden(*inputs), inputs[0])
+        """Return actions (probabilities, if discrete) and log probabilities [T + 1, B, …]."""
+        (output,) = actor(actor.hidden(*inputs), inputs[0])
         if self.row.algorithm == "td3":
-            return said.tanh(), said
+            return output.tanh(), output
         if self.row.algorithm == "discrete_sac":
-            return said.softmax(-1), said.log_softmax(-1)
-        mean, log_std = said.chunk(2, -1)
+            return output.softmax(-1), output.log_softmax(-1)
+        mean, log_std = output.chunk(2, -1)
         normal = torch.distributions.Normal(mean, log_std.clamp(-20, 2).exp())
         before = normal.rsample()
         squash = 2 * (np.log(2.0) - before - nn.functional.softplus(-2 * before))
         return before.tanh(), (normal.log_prob(before) - squash).sum(-1, keepdim=True)
 
     def value(self, critic: Recurrent, hidden: Tensor, seen: Tensor, actions: Tensor) -> list[Tensor]:
-        """[T, B, 1] of each head: of an action, or expected over all."""
+        """Return values [T, B, 1] of each head: of an action, or the expectation over all actions."""
         if self.row.algorithm == "discrete_sac":
             return [(actions * values).sum(-1, keepdim=True) for values in critic(hidden, seen)]
         found: list[Tensor] = critic(hidden, seen, actions)
         return found
 
-    def gradient_step(self, found: Sequences) -> None:
-        seen = torch.as_tensor(found.observations[()])
-        actions, rewards = torch.as_tensor(found.actions), torch.as_tensor(found.rewards)[..., None]
-        mask, terminated = (torch.as_tensor(one)[..., None].float() for one in (found.mask, found.terminated))
+    def gradient_step(self, sequences: Sequences) -> None:
+        observations = torch.as_tensor(sequences.observations[()])
+        actions, rewards = torch.as_tensor(sequences.actions), torch.as_tensor(sequences.rewards)[..., None]
+        mask, terminated = (torch.as_tensor(one)[..., None].float() for one in (sequences.mask, sequences.terminated))
         if self.row.algorithm == "discrete_sac":
             actions = nn.functional.one_hot(actions.long(), self.row.actions).float()
-        inputs = [seen, torch.cat((0 * actions[:1], actions)), torch.cat((0 * rewards[:1], rewards))]
+        inputs = [observations, torch.cat((0 * actions[:1], actions)), torch.cat((0 * rewards[:1], rewards))]
         alpha, count = self.log_alpha.exp().detach(), mask.sum()
         actor_target, critic_target = self.targets
         with torch.no_grad():
-            following, log_probs = self.acted(actor_target if self.row.algorithm == "td3" else self.actor, inputs)
+            next_actions, log_probs = self.acted(actor_target if self.row.algorithm == "td3" else self.actor, inputs)
             if self.row.algorithm == "td3":
-                following = (following + (0.2 * torch.randn_like(following)).clamp(-0.5, 0.5)).clamp(-1, 1)
-            value = torch.min(*self.value(critic_target, critic_target.hidden(*inputs), seen, following))
-            value = value - alpha * self.entropy(following, log_probs)
+                next_actions = (next_actions + (0.2 * torch.randn_like(next_actions)).clamp(-0.5, 0.5)).clamp(-1, 1)
+            value = torch.min(*self.value(critic_target, critic_target.hidden(*inputs), observations, next_actions))
+            value = value - alpha * self.entropy(next_actions, log_probs)
             target = rewards + 0.9 * (1 - terminated) * value[1:]
-        values = self.value(self.critic, self.critic.hidden(*inputs)[:-1], seen[:-1], actions)
+        values = self.value(self.critic, self.critic.hidden(*inputs)[:-1], observations[:-1], actions)
         self.take(self.of_critic, sum((((one - target) * mask) ** 2).sum() / count for one in values))
         self.steps += 1
         if self.row.algorithm != "td3" or self.steps % 2 == 0:
-            self.critic.requires_grad_(False)  # nobody would use its gradients
-            mine, log_probs = self.acted(self.actor, inputs)
-            judged = self.value(self.critic, self.critic.hidden(*inputs)[:-1], seen[:-1], mine[:-1])
-            worth = judged[0] if self.row.algorithm == "td3" else torch.min(*judged)
-            loss = alpha * self.entropy(mine, log_probs)[:-1] - worth
+            self.critic.requires_grad_(False)  # its gradients are not used
+            actions_now, log_probs = self.acted(self.actor, inputs)
+            action_values = self.value(
+                self.critic, self.critic.hidden(*inputs)[:-1], observations[:-1], actions_now[:-1]
+            )
+            objective = action_values[0] if self.row.algorithm == "td3" else torch.min(*action_values)
+            loss = alpha * self.entropy(actions_now, log_probs)[:-1] - objective
             self.take(self.of_actor, (loss * mask).sum() / count)
             self.critic.requires_grad_(True)
             if self.row.algorithm != "td3":
-                entropy = self.entropy(mine, log_probs).detach()[:-1].mean()
+                entropy = self.entropy(actions_now, log_probs).detach()[:-1].mean()
                 self.take(self.of_alpha, -(self.log_alpha * (entropy - self.row.actions)).sum())
             for followed, target in zip((self.actor, self.critic), self.targets):
                 for ours, theirs in zip(followed.parameters(), target.parameters()):
                     theirs.data.lerp_(ours.data, 0.005)
 
     def entropy(self, actions: Tensor, log_probs: Tensor) -> Tensor:
-        """[T, B, 1] log probabilities of what is done; 0 where they do not count."""
+        """Return log probabilities [T, B, 1] of the actions; 0 for TD3."""
         if self.row.algorithm == "td3":
             return 0 * actions[..., :1]
         return (actions * log_probs).sum(-1, keepdim=True) if self.row.algorithm == "discrete_sac" else log_probs
@@ -225,15 +227,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4, help="gradient steps of each, a round")
-    parser.add_argument("--json", type=Path, help="write everything here too")
+    parser.add_argument("--steps", type=int, default=4, help="gradient steps per contender and round")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
     options = parser.parse_args()
-    first = provenance()
+    origin = provenance()
     torch.set_num_threads(1)
     with threadpool_limits(1):
-        found = [compare(name, options) for name in options.rows]
+        results = [compare(name, options) for name in options.rows]
     if options.json:
-        write_results(options.json, first, {"rows": found})
+        write_results(options.json, origin, {"rows": results})
     return 0
 
 

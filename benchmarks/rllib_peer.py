@@ -1,9 +1,10 @@
-"""RLlib's PPO on CartPole-v1, for benchmarks/rllib.py, which starts it in RLlib's own virtual environment.
+"""RLlib's PPO on CartPole-v1. benchmarks/rllib.py runs this script in RLlib's virtual environment.
 
     python benchmarks/rllib_peer.py --runners 0 --seed 1 --env-steps 30000
     python benchmarks/rllib_peer.py --runners 2 --seed 1 --env-steps 100000 --target-return 475
 
-Imports nothing of ours. Prints a line of JSON: env steps, seconds of training alone, and the last evaluation's return.
+Does not import multiverse. Prints a line of JSON: env steps, seconds of training, and the return of the last
+evaluation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NUM_ENVS, STEPS_PER_ENV, EVALUATE_EVERY, EPISODES = 8, 32, 10_000, 20
 
 
 def config(runners: int, seed: int, env_steps: int) -> Any:
-    """The settings of the preset for CartPole-v1, as RLlib takes them. Its clip range has no schedule: it stays 0.2."""
+    """Return RLlib's config with the settings of our CartPole-v1 preset. Its clip range has no schedule, and is 0.2."""
     rows = NUM_ENVS * STEPS_PER_ENV
     return (
         PPOConfig()
@@ -59,7 +60,7 @@ def config(runners: int, seed: int, env_steps: int) -> Any:
             model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
         )
         .evaluation(
-            evaluation_interval=10**9,  # asked for, never due by itself
+            evaluation_interval=10**9,  # evaluation is only run explicitly
             evaluation_num_env_runners=0,
             evaluation_duration=EPISODES,
             evaluation_duration_unit="episodes",
@@ -72,10 +73,10 @@ def config(runners: int, seed: int, env_steps: int) -> Any:
 def train(algorithm: Any, env_steps: int, target: float | None) -> dict[str, Any]:
     steps, train_s, mean_return, evaluate_at = 0, 0.0, None, EVALUATE_EVERY
     while steps < env_steps:
-        begun = time.perf_counter()
-        found = algorithm.train()
-        train_s += time.perf_counter() - begun
-        steps = int(found["num_env_steps_sampled_lifetime"])
+        start = time.perf_counter()
+        result = algorithm.train()
+        train_s += time.perf_counter() - start
+        steps = int(result["num_env_steps_sampled_lifetime"])
         if target is not None and steps >= evaluate_at:
             evaluate_at += EVALUATE_EVERY
             mean_return = evaluated(algorithm)
@@ -101,11 +102,11 @@ def main() -> None:
     logging.disable(logging.WARNING)
     ray.init("local", _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="error", log_to_driver=False)
     algorithm = config(options.runners, options.seed, options.env_steps).build_algo()
-    found = train(algorithm, options.env_steps, options.target_return)
+    result = train(algorithm, options.env_steps, options.target_return)
     algorithm.stop()
     ray.shutdown()
     versions = {"ray": ray.__version__, "torch": torch.__version__, "python": sys.version.split()[0]}
-    print(json.dumps({**found, "versions": versions}))
+    print(json.dumps({**result, "versions": versions}))
 
 
 if __name__ == "__main__":

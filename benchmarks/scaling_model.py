@@ -1,8 +1,8 @@
-"""docs/scaling.md's model in numbers: env steps/s of synchronous training against workers, nodes and their network.
+"""The model of docs/scaling.md: env steps/s of synchronous training by workers, nodes and network.
 
-python benchmarks/scaling_model.py                            the page's table
+python benchmarks/scaling_model.py                            the table of the page
 python benchmarks/scaling_model.py --step-us 2000 --row-bytes 28300 --gbit 10 --learn-us 40
-python benchmarks/scaling_model.py --cores benchmarks/results/cores.json     beside what `cores.py` measured
+python benchmarks/scaling_model.py --cores benchmarks/results/cores.json     comparison with results of `cores.py`
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ NODES = (1, 2, 4, 8, 16, 64)
 
 @dataclass(frozen=True)
 class Run:
-    """Constants of one run; the defaults are CartPole-v1's, and where each comes from stands in docs/scaling.md."""
+    """Constants of one run. The defaults are those of CartPole-v1; docs/scaling.md documents their sources."""
 
-    step_us: float = 15.8  # an env step and its share of the policy's, in a worker
-    learn_us: float = 8.5  # that the learner takes for it
-    row_bytes: float = 66.0  # that come back of it
-    noise_bytes: float = 8.0  # that go there for it
-    weights_bytes: float = 18_440.0  # that go to each node for a rollout
-    gather_us: float = 1.5  # that the caller takes for it when it puts the workers' rollouts together
-    call_ms: float = 2.3  # that a call through Ray takes, whatever it carries
-    caller_ms: float = 0.7  # that the caller is busy with a worker in lock-step, one after the other
-    lock_step: int = 0  # 1: a call a step, with actions; 0: a call a rollout, with weights
+    step_us: float = 15.8  # time of an env step in a worker, including its share of the policy
+    learn_us: float = 8.5  # time of the learner per env step
+    row_bytes: float = 66.0  # bytes received per env step
+    noise_bytes: float = 8.0  # bytes of noise sent per env step
+    weights_bytes: float = 18_440.0  # bytes of weights sent to each node per rollout
+    gather_us: float = 1.5  # time of the caller per env step to merge the workers' rollouts
+    call_ms: float = 2.3  # time of a call through Ray, independent of its size
+    caller_ms: float = 0.7  # time of the caller per worker and step in lock-step
+    lock_step: int = 0  # 1: a call per step, with actions; 0: a call per rollout, with weights
     envs_per_worker: int = 8
     steps_per_env: int = 128
     cores_per_node: int = 1
-    gbit: float = 1.0  # of the head's link, each way
+    gbit: float = 1.0  # rate of the head's link in each direction
 
     def seconds(self, nodes: int) -> dict[str, float]:
-        """Of one update, by what they are spent on."""
+        """Return the seconds of one update, by phase."""
         workers = nodes * self.cores_per_node
         each = self.envs_per_worker * self.steps_per_env
-        there = workers * each * (nodes - 1) / nodes  # env steps that are taken elsewhere
-        back = there * self.row_bytes
-        out = there * self.noise_bytes + (0 if self.lock_step else (nodes - 1) * self.weights_bytes)
+        remote_steps = workers * each * (nodes - 1) / nodes  # env steps on nodes other than the head
+        received_bytes = remote_steps * self.row_bytes
+        sent_bytes = remote_steps * self.noise_bytes + (0 if self.lock_step else (nodes - 1) * self.weights_bytes)
         step = each * self.step_us * 1e-6
         call = self.call_ms * 1e-3 + workers * each * self.gather_us * 1e-6
-        if self.lock_step:  # workers step while the caller is at others, who wait for it once there are many
+        if self.lock_step:  # workers step while the caller serves others, and wait for it if there are many
             call = max(self.steps_per_env * self.call_ms * 1e-3, self._calls(workers) - step)
         return {
             "step": step,
             "ray": call,
-            "network": (back + out) * 8 / (self.gbit * 1e9),  # out before the rollout, back after it
+            "network": (received_bytes + sent_bytes) * 8 / (self.gbit * 1e9),  # out before the rollout, back after it
             "learn": workers * each * self.learn_us * 1e-6,
         }
 
     def _calls(self, workers: int) -> float:
-        """Seconds that the caller of so many workers is busy with their calls, in lock-step."""
+        """Return the seconds per rollout in which the caller is busy with the workers' calls, in lock-step."""
         return self.steps_per_env * workers * self.caller_ms * 1e-3
 
     def rate(self, nodes: int) -> float:
@@ -62,15 +62,15 @@ class Run:
         return steps / sum(self.seconds(nodes).values())
 
     def on_one_machine(self, workers: int, step_us: float) -> float:
-        """Seconds of a rollout that so many workers fill on as many cores."""
+        """Return the seconds of a rollout on one machine with `workers` workers and cores."""
         spent = replace(self, step_us=step_us, cores_per_node=workers).seconds(1)
         return spent["step"] + spent["ray"]
 
     def most(self) -> tuple[float, str]:
-        """Env steps/s with any number of nodes, and what it is that allows no more."""
+        """Return the largest env steps/s with any number of nodes, and the limiting phase."""
         best = max((2**k for k in range(21)), key=self.rate)
         spent = self.seconds(best)
-        if self.lock_step:  # workers step while the caller is at others
+        if self.lock_step:  # workers step while the caller serves others
             spent["ray"] = self._calls(best * self.cores_per_node)
         del spent["step"]
         return self.rate(best), max(spent, key=lambda name: spent[name])
@@ -94,8 +94,8 @@ def show(name: str, run: Run) -> None:
     print(f"| {name} | {rates} | {most:,.0f}, {limit} |")
 
 
-# -- beside what was measured ------------------------------------------------------------------------------------
-COLLECTING = {  # the call, and the caller's part of it
+# -- comparison with results -------------------------------------------------------------------------------------
+COLLECTING = {  # time of a call, and of the caller's merge
     "process, in workers": Run(learn_us=0.0, call_ms=0.5, gather_us=0.6),
     "ray, in workers": Run(learn_us=0.0),
     "ray, lock-step": Run(learn_us=0.0, call_ms=2.0, lock_step=1),
@@ -103,19 +103,19 @@ COLLECTING = {  # the call, and the caller's part of it
 
 
 def show_cores(rows: list[dict[str, Any]]) -> None:
-    """Nothing is on a network there, and nobody learns; the cost of a step is fitted to one worker."""
-    found = {(row["env"], row["workers"]): row["env_steps_per_s"] for row in rows}
-    workers = sorted({count for _, count in found})
+    """Compare measured rates with the model, without network and learning. The step cost is fitted to one worker."""
+    measured = {(row["env"], row["workers"]): row["env_steps_per_s"] for row in rows}
+    workers = sorted({count for _, count in measured})
     print("| measured of the model, workers: | " + " | ".join(map(str, workers)) + " |")
     print("|---" * (len(workers) + 1) + "|")
-    for env in dict.fromkeys(env for env, _ in found):
+    for env in dict.fromkeys(env for env, _ in measured):
         for name, run in COLLECTING.items():
             run = replace(run, steps_per_env=256 if env == "HalfCheetah-v5" else 128)
-            rates = {count: statistics.median(found[env, count][name]) for count in workers}
-            steps = run.envs_per_worker * run.steps_per_env  # of a worker
+            rates = {count: statistics.median(measured[env, count][name]) for count in workers}
+            steps = run.envs_per_worker * run.steps_per_env  # per worker
             step_us = 1e6 * (1 / rates[1] - run.on_one_machine(1, 0.0) / steps)
-            told = [f"{rates[n] * run.on_one_machine(n, step_us) / (n * steps):.2f}" for n in workers]
-            print(f"| {env}, {name} (a step {step_us:.0f} µs) | " + " | ".join(told) + " |")
+            ratios = [f"{rates[n] * run.on_one_machine(n, step_us) / (n * steps):.2f}" for n in workers]
+            print(f"| {env}, {name} (a step {step_us:.0f} µs) | " + " | ".join(ratios) + " |")
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""A soak: 16 envs in 8 worker processes that are killed, stopped, hang, raise and return NaN, by a seeded schedule.
+"""Soak test: 16 envs in 8 worker processes that are killed, stopped, hang, raise and return NaN, on a seeded schedule.
 
     python benchmarks/soak.py --seconds 120 --seed 1
     python benchmarks/soak.py --seconds 3600 --json soak.json
 
-Faults of the envs' own are a function of (seed, env, episode, step); SIGKILL and SIGSTOP come from outside, some calls
-apart. Stepping goes in turns by `step`, by `send` and `receive` and, in as many envs and workers more, by rollouts that
-workers fill by themselves. The run must go on, and at its end every line of the summary must hold: nothing hung, every
-row that was delivered is bit for bit what a clean serial run gives, every lost row is marked and due to a fault that
-was injected, the counters agree, nothing has leaked and memory is flat.
+Faults in the envs are a function of (seed, env, episode, step); SIGKILL and SIGSTOP are sent from outside every few
+hundred calls. The test alternates between `step`, `send` and `receive`, and rollouts that the same number of further
+workers fill. The run must continue, and every check of the summary must hold: nothing hangs, every delivered row is
+bit-identical to a clean serial run, every lost row is marked and caused by an injected fault, the counters agree,
+nothing leaks and memory does not grow.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ PER_WORKER = NUM_ENVS // WORKERS
 CALL_DEADLINE_S = 60.0
 CALLS_IN_A_TURN, ROLLOUTS_IN_A_TURN = 200, 40
 CALLS_OF_A_ROLLOUT, ROLLOUT_S = 10, 0.05
-"""As the sniper counts them, and within how long of one its signals come."""
+"""Calls that a rollout counts for, and the time within which signals are sent."""
 LOOK_EVERY_S, REPORT_EVERY_S = 0.5, 5.0
-EVERYBODY = list(range(NUM_ENVS))
+ALL_ENVS = list(range(NUM_ENVS))
 SPARED = ("worker 0", "worker 0 of the rollouts")
 
 
 class Soak:
-    """One run, from its first reset to its close."""
+    """One soak test, from the first reset to `close`."""
 
     def __init__(self, seconds: float, seed: int, reply_timeout_s: float) -> None:
         self.seconds, self._seed, self._reply_timeout_s = seconds, seed, reply_timeout_s
         self.schedule = Schedule(seed, spared=SPARED_WORKERS * PER_WORKER)
-        self._make().close()  # the fork server stays: it is no leak
+        self._make().close()  # the fork server keeps running, which is not a leak
         self.before = Holdings.now()
         self.envs = self._make()
         opened = self._opened(autoreset="same_step", infos=False, copy=False)
@@ -65,7 +65,7 @@ class Soak:
         self.memory = {"caller": Memory(os.getpid()), **dict(zip(SPARED, map(Memory, self._spared_pids())))}
         self.calls, self.rollouts_collected, self.longest_call_s = 0, 0, 0.0
         self._begun = time.monotonic()
-        self._told_s = self._looked_s = -REPORT_EVERY_S
+        self._reported_s = self._looked_s = -REPORT_EVERY_S
 
     def _make(self) -> Any:
         return self._opened().bind()
@@ -85,7 +85,7 @@ class Soak:
         return [envs.worker_pids[0] for envs in (self.envs, self.rollout_envs)]
 
     def run(self) -> Summary:
-        """Soak, let the last ones that were hit be replaced, close, and say what came of it."""
+        """Run the test, replace the last workers that were hit, close, and return the summary."""
         with self._watched():
             observations, _ = self.envs.reset()
         self.auditor.begin(observations, self.envs.episode_counts)
@@ -96,12 +96,10 @@ class Soak:
         self.rollout_sniper = Sniper(
             self._seed, SPARED_WORKERS, lambda: self.rollout_envs.worker_pids, self.rollout_hits, ROLLOUT_S
         )
-        self._turn_of_rollouts(
-            1
-        )  # what workers load for their first one belongs to the warm-up, not to what they gather
+        self._turn_of_rollouts(1)  # modules loaded for the first rollout belong to the warm-up
         while self._elapsed_s() < self.seconds:
             self._turn_in_lock_step(CALLS_IN_A_TURN)
-            self._turn_of_whoever_is_ready(CALLS_IN_A_TURN)
+            self._turn_of_ready_envs(CALLS_IN_A_TURN)
             self._turn_of_rollouts(ROLLOUTS_IN_A_TURN)
         self.sniper.rest()
         self.rollout_sniper.rest()
@@ -125,27 +123,27 @@ class Soak:
     # -- stepping ------------------------------------------------------------------------------------------------
     def _turn_in_lock_step(self, calls: int) -> None:
         for _ in range(calls):
-            self._look_around()
-            actions = self.auditor.actions(EVERYBODY, self.envs.worker_pids)
+            self._before_call()
+            actions = self.auditor.actions(ALL_ENVS, self.envs.worker_pids)
             with self._watched():
                 result = self.envs.step(actions)
-            self.auditor.take(EVERYBODY, result, self.envs.episode_counts)
+            self.auditor.take(ALL_ENVS, result, self.envs.episode_counts)
 
-    def _turn_of_whoever_is_ready(self, calls: int) -> None:
-        under_way = self._send(EVERYBODY)
+    def _turn_of_ready_envs(self, calls: int) -> None:
+        pending = self._send(ALL_ENVS)
         for call in range(calls):
-            self._look_around()
-            ready = self._receive(min(under_way, NUM_ENVS // 2))
-            under_way -= len(ready)
+            self._before_call()
+            ready = self._receive(min(pending, NUM_ENVS // 2))
+            pending -= len(ready)
             if call < calls - 1:
-                under_way += self._send(ready)
-        while under_way:
-            under_way -= len(self._receive(under_way))
+                pending += self._send(ready)
+        while pending:
+            pending -= len(self._receive(pending))
 
     def _turn_of_rollouts(self, rollouts: int) -> None:
         for _ in range(rollouts):
             self.rollouts_collected += 1
-            self._take_description_of(self.rollout_sniper, self.rollouts_collected * CALLS_OF_A_ROLLOUT)
+            self._check_schedule(self.rollout_sniper, self.rollouts_collected * CALLS_OF_A_ROLLOUT)
             with self._watched():
                 collected = self.rollouts.collect()
             self.rollouts.check(collected)
@@ -167,7 +165,7 @@ class Soak:
     # -- watching ------------------------------------------------------------------------------------------------
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """One call: past the deadline every thread's stack is shown, and the program ends with an error."""
+        """Watch one call: after the deadline, print the stacks of all threads and exit with an error."""
         faulthandler.dump_traceback_later(CALL_DEADLINE_S, exit=True)
         begun = time.monotonic()
         try:
@@ -179,30 +177,30 @@ class Soak:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._begun
 
-    def _look_around(self) -> None:
-        """Before a call: time for a signal, for a look at the memory, for a word?"""
+    def _before_call(self) -> None:
+        """Before a call: send signals, measure memory and print progress if they are due."""
         self.calls += 1
-        self._take_description_of(self.sniper, self.calls)
+        self._check_schedule(self.sniper, self.calls)
 
-    def _take_description_of(self, sniper: Sniper, calls: int) -> None:
+    def _check_schedule(self, sniper: Sniper, calls: int) -> None:
         now_s = self._elapsed_s()
         sniper.look(calls)
         if now_s > self._looked_s + LOOK_EVERY_S:
             self._looked_s = now_s
             for memory in self.memory.values():
                 memory.look(now_s)
-        if now_s > self._told_s + REPORT_EVERY_S:
-            self._told_s = now_s
+        if now_s > self._reported_s + REPORT_EVERY_S:
+            self._reported_s = now_s
             stepping = self._state(self.envs, self.auditor)
             in_rollouts = self._state(self.rollout_envs, self.rollouts.auditor)
-            told = f"{self.calls} calls, {stepping}; {self.rollouts_collected} rollouts, {in_rollouts}"
-            print(f"{now_s:6.0f} s  {told}", file=sys.stderr, flush=True)
+            progress = f"{self.calls} calls, {stepping}; {self.rollouts_collected} rollouts, {in_rollouts}"
+            print(f"{now_s:6.0f} s  {progress}", file=sys.stderr, flush=True)
 
     def _state(self, envs: mv.VectorEnv, auditor: Auditor | RolloutAuditor) -> str:
         failures = envs.failures
         restarted = f"{failures.worker_restarts} workers and {failures.env_restarts} envs restarted"
-        told = f"{failures.steps_sent} steps, {auditor.whole_episodes} whole episodes, {restarted}"
-        return f"{told}, {failures.bad_values} bad values, {len(auditor.complaints)} complaints"
+        progress = f"{failures.steps_sent} steps, {auditor.whole_episodes} whole episodes, {restarted}"
+        return f"{progress}, {failures.bad_values} bad values, {len(auditor.complaints)} complaints"
 
 
 def main() -> None:
@@ -210,16 +208,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--reply-timeout-s", type=float, default=1.0, help="of the workers; one that is merely late counts as a failure"
+        "--reply-timeout-s",
+        type=float,
+        default=1.0,
+        help="reply timeout of the workers; a late reply counts as a failure",
     )
-    parser.add_argument("--json", type=Path, help="write the summary here too")
-    asked = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="also write the summary to this file")
+    options = parser.parse_args()
     origin = provenance()
-    logging.getLogger("multiverse").setLevel(logging.ERROR)  # a line per restart would be all there is to see
-    summary = Soak(asked.seconds, asked.seed, asked.reply_timeout_s).run()
+    logging.getLogger("multiverse").setLevel(logging.ERROR)  # without the log line of every restart
+    summary = Soak(options.seconds, options.seed, options.reply_timeout_s).run()
     print("\n".join(summary.lines()))
-    if asked.json:
-        write_results(asked.json, origin, summary.as_json())
+    if options.json:
+        write_results(options.json, origin, summary.as_json())
     sys.exit(0 if summary.held else 1)
 
 

@@ -1,12 +1,11 @@
-"""How fast many envs step, beside bare loops and the peers, in one run.
+"""Stepping speed of vector envs, compared with bare loops and other libraries.
 
     python benchmarks/stepping.py                      every row that 2 cores can show
     python benchmarks/stepping.py --rows cartpole burn --rounds 5 --json results.json
     python benchmarks/stepping.py --rows scaling       8 envs per core on all cores of this machine
 
-Everything of a row is measured in turn, round after round; ratios are taken within a round, and the median over
-the rounds is shown. The limit is one bare loop per usable core, side by side. A bar that is missed is shown as
-missed.
+Contenders are measured in turn in every round; a ratio is the median of the ratios within a round. The
+limit is one parallel bare loop per usable core. Missed bars are reported as MISSED.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from multiverse.executors.machine import usable_cores
 from multiverse.measure import BareLoops, sample_actions, step_rate
 
 CLOCK = "wall"
-"""By which the envs that burn time do so (--clock)."""
+"""Clock of the envs that compute for a given time (--clock)."""
 ON_FAILURE = "raise"
-"""Of all our vector envs (--on-failure): "restart" keeps what is needed to replace a lost worker at any step."""
+"""Failure mode of our vector envs (--on-failure): "restart" can replace a lost worker at any step."""
 
 Rates = dict[str, list[float]]
 Figure = tuple[str, float, float | None, float | None]  # what, measured, bar, aim (None: for information)
@@ -50,7 +49,7 @@ class Row:
     def __init__(
         self, name: str, env: Any, num_envs: int, rounds: int, seconds: float, same: bool = False, **env_kwargs: Any
     ) -> None:
-        """`same`: the limit's loops step as many envs, with the same seeds and actions, as the vector envs do."""
+        """Prepare a row. `same`: the limit's loops step the same number of envs with the same seeds and actions."""
         self.name, self.env, self.num_envs, self.env_kwargs = name, env, num_envs, env_kwargs
         self.rounds, self.seconds = rounds, seconds
         self.contenders: dict[str, Callable[[float], float]] = {}
@@ -144,7 +143,7 @@ def _progress(text: str) -> None:
 
 
 def auto_figures(row: Row, rates: Rates, *rivals: str) -> list[Figure]:
-    """What `auto` promises, on this row."""
+    """Return the figures of `auto` for this row."""
     best = best_of(rates, *rivals)
     chosen = row.plans["auto"].split(",")[0].split(":")[0]
     figures: list[Figure] = [(f"auto ({chosen}) / best executor ({best})", ratio(rates, "auto", best), 0.90, None)]
@@ -239,7 +238,7 @@ def exponential(rounds: int, seconds: float) -> list[Figure]:
 
 
 def _receive_rate(envs: mv.VectorEnv, min_envs: int, seconds: float) -> float:
-    """First come, first served: send each range its next actions as soon as it is back."""
+    """Return env steps/s when each range gets its next actions as soon as its results arrive."""
     actions = np.random.default_rng(0).integers(0, 2, envs.num_envs)
     envs.reset(seed=0)
     envs.send(actions)
@@ -277,9 +276,9 @@ def oversubscribed(rounds: int, seconds: float) -> list[Figure]:
 
 
 def idle(rounds: int, seconds: float) -> list[Figure]:
-    """The caller computes 3 ms between steps: what do waiting workers burn?
+    """Measure the CPU time of waiting workers while the caller computes for 3 ms between steps.
 
-    An env that does nothing, so that all its workers burn is waiting, waking and answering.
+    The env does no work, so that workers only wait, wake up and reply.
     """
     print("\ncaller computes 3 ms between steps (an env without work, 8 envs, process, 2 workers)")
     envs = mv.make_vec(Burn, 8, "process", workers=2, env_kwargs={"microseconds": 0})
@@ -299,7 +298,7 @@ def idle(rounds: int, seconds: float) -> list[Figure]:
 
 
 def _cpu_s(pid: int) -> float:
-    """CPU seconds a process has used, from the scheduler's own account."""
+    """Return the CPU seconds of a process, from the scheduler's statistics."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
@@ -322,17 +321,17 @@ print(took, sum(memory) / len(memory), any(loaded))
 def start_up(rounds: int, seconds: float) -> list[Figure]:
     """8 CartPoles in 8 workers, from a script without a guard that imports torch and stable_baselines3."""
     print("\nstart-up of 8 workers from a script that imports torch and stable_baselines3")
-    seen = []
+    results = []
     for _ in range(rounds):
         run = subprocess.run([sys.executable, "-c", START_UP], capture_output=True, text=True, check=True)
         took, memory, loaded = run.stdout.split()
-        seen.append((float(took), float(memory), loaded == "True"))
-    took, memory = (statistics.median(s[i] for s in seen) for i in (0, 1))
-    print(f"  {took:.2f} s, {memory:.1f} MB private memory a worker, torch loaded: {any(s[2] for s in seen)}")
+        results.append((float(took), float(memory), loaded == "True"))
+    took, memory = (statistics.median(s[i] for s in results) for i in (0, 1))
+    print(f"  {took:.2f} s, {memory:.1f} MB private memory a worker, torch loaded: {any(s[2] for s in results)}")
     return [
         ("start-up, s (at most)", took, -1.0, -0.3),
         ("private memory a worker, MB (at most)", memory, -15, -6),
-        ("torch loaded in a worker (at most)", float(any(s[2] for s in seen)), -0.0, None),
+        ("torch loaded in a worker (at most)", float(any(s[2] for s in results)), -0.0, None),
     ]
 
 
@@ -370,7 +369,7 @@ ROWS: dict[str, Callable[[int, float], list[Figure]]] = {
 
 
 def _verdict(value: float, bar: float | None, aim: float | None) -> tuple[str, str]:
-    """A negative bar is an upper one."""
+    """Return the bar as text and whether it is met. A negative bar is an upper bound."""
     if bar is None:
         return "", ""
     met = value >= bar if bar > 0 else value <= -bar
@@ -383,27 +382,31 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[name for name in ROWS if name != "scaling"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
-    parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="of the envs that burn time")
-    parser.add_argument("--on-failure", choices=["raise", "restart"], default="raise", help="of our vector envs")
-    asked = parser.parse_args()
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument(
+        "--clock", choices=["wall", "cpu"], default="wall", help="clock of the envs that compute for a given time"
+    )
+    parser.add_argument(
+        "--on-failure", choices=["raise", "restart"], default="raise", help="failure mode of our vector envs"
+    )
+    options = parser.parse_args()
     origin = provenance()
     global CLOCK, ON_FAILURE
-    CLOCK, ON_FAILURE = asked.clock, asked.on_failure
+    CLOCK, ON_FAILURE = options.clock, options.on_failure
     print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.2f}")
-    results = {name: ROWS[name](asked.rounds, asked.seconds) for name in asked.rows}
+    results = {name: ROWS[name](options.rounds, options.seconds) for name in options.rows}
     print(f"\n{'row':16s}{'figure':62s}{'measured':>9s}   bar")
     for name, figures in results.items():
         for what, value, bar, aim in figures:
             wanted, verdict = _verdict(value, bar, aim)
             print(f"{name:16s}{what:62s}{value:9.2f}   {wanted:18s}{verdict}")
-    if asked.json:
+    if options.json:
         table = [
             {"row": name, "figure": what, "measured": value, "bar": bar, "aim": aim}
             for name, figures in results.items()
             for what, value, bar, aim in figures
         ]
-        write_results(asked.json, origin, {"figures": table})
+        write_results(options.json, origin, {"figures": table})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How well the presets of several agents learn, beside players that learn nothing: every seed, and their IQM.
+"""Learning results of the multi-agent presets, compared with scripted players: every seed, and the IQM.
 
     python benchmarks/team_learning.py                                       all tasks, 5 seeds each
     python benchmarks/team_learning.py --tasks push --seeds 5 --jobs 5 --json benchmarks/results/team_learning.json
@@ -43,22 +43,22 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.learning import Runs, answered, parser_for, tallied
+from benchmarks.learning import Runs, parser_for, run_and_report, run_command_line
 from benchmarks.team_players import assigned
 from multiverse.core.seeds import evaluation_seed
 from multiverse.training.runs.records import bootstrap_interval, interquartile_mean
 
 EPISODES, BOX_EPISODES, SEED = 300, 100, 0
 FIGURES = "figures.json"
-"""In a run's directory, once it has been measured."""
+"""File in the directory of a measured run."""
 
 Figures = dict[str, Any]
 Act = Callable[[dict[str, Any]], dict[str, Any]]
-"""Observations of whoever is there → their actions."""
+"""Maps the observations of the present agents to their actions."""
 
 
 # -- playing -----------------------------------------------------------------------------------------------------
-def played(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
+def play(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
     """(returns, the mean over the agents; what the agents saw last), of a parallel env's episodes."""
     returns, last = [], []
     for k in range(EPISODES):
@@ -72,7 +72,7 @@ def played(env: Any, act: Act) -> tuple[list[float], list[dict[str, Any]]]:
     return returns, last
 
 
-def at_random(seed: int = 0) -> Act:
+def random_policy(seed: int = 0) -> Act:
     rng = np.random.default_rng(seed)
     return lambda observations: {agent: int(rng.integers(5)) for agent in observations}
 
@@ -84,7 +84,7 @@ def measure_spread(run: Path) -> Figures:
 
     env, policies = simple_spread_v3.parallel_env(), mv.load(run)
     scripted: Act = lambda observations: {agent: assigned(seen) for agent, seen in observations.items()}  # noqa: E731
-    trained, low, high = (float(np.mean(played(env, act)[0])) for act in (policies.act, at_random(), scripted))
+    trained, low, high = (float(np.mean(play(env, act)[0])) for act in (policies.act, random_policy(), scripted))
     return {"share": (trained - low) / (high - low), "trained": trained, "random": low, "scripted": high}
 
 
@@ -93,35 +93,35 @@ def measure_push(run: Path) -> Figures:
 
     import multiverse as mv
 
-    env, policies, anything = simple_push_v3.parallel_env(), mv.load(run), at_random()
+    env, policies, anything = simple_push_v3.parallel_env(), mv.load(run), random_policy()
 
     def against_a_random_agent(observations: dict[str, Any]) -> dict[str, Any]:
         return {**policies.act(observations), "agent_0": anything(observations)["agent_0"]}
 
     def ends_at(act: Act) -> float:
-        """How far from its goal, whose place relative to its own the agent sees."""
-        return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in played(env, act)[1]]))
+        """Return the mean final distance to the goal, whose relative position the agent observes."""
+        return float(np.mean([np.linalg.norm(seen["agent_0"][2:4]) for seen in play(env, act)[1]]))
 
     trained, low = ends_at(policies.act), ends_at(against_a_random_agent)
     return {"ratio": trained / low, "trained": trained, "random": low}
 
 
 def measure_boxes(run: Path) -> Figures:
-    """Of the published env, whatever was trained on: its 401 steps, with actions held as in training."""
+    """Measure in the published env with 401 steps, with actions held as in training."""
     from benchmarks.held_boxes import HeldBoxes
     from multiverse.training.loading import evaluate
 
     def play(deterministic: bool) -> tuple[float, list[float]]:
         """(the mean of the teams' returns, the tallest tower of every episode)."""
         towers: list[float] = []
-        how: dict[str, Any] = {"episodes": BOX_EPISODES, "seed": SEED, "deterministic": deterministic}
-        how["watch"] = lambda env: env
+        options: dict[str, Any] = {"episodes": BOX_EPISODES, "seed": SEED, "deterministic": deterministic}
+        options["watch"] = lambda env: env
 
         def eight(sizes: Any = None, **arguments: Any) -> HeldBoxes:
             return HeldBoxes(towers, **{"num_boxes": 8, **arguments})
 
-        found = evaluate(run, env=eight, **how)
-        return sum(float(np.mean(one)) for one in (found.by_agent or {}).values()), towers
+        evaluation = evaluate(run, env=eight, **options)
+        return sum(float(np.mean(one)) for one in (evaluation.by_agent or {}).values()), towers
 
     (drawn, towers), (likely, _) = play(False), play(True)
     return {"team_return": drawn, "likely": likely, "tower": float(np.mean(towers)), "tallest": max(towers)}
@@ -142,7 +142,7 @@ def measure_four(run: Path) -> Figures:
 # -- the tasks ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A run, what is measured of it, and what that should come to."""
+    """A run, its measurement, and the targets of its figures."""
 
     name: str
     env: str
@@ -183,8 +183,10 @@ TASKS = (
     Task("spread state", SPREAD, measure_spread, {"share": 0.6}, {"critic": "state"}),
     Task("spread taac", SPREAD, measure_spread, {"share": 0.6}, algorithm="taac"),
     *(
-        Task(f"boxes {name}{told}", "BoxJump-v0", measure_boxes, {"team_return": wanted}, {**settings, **budget}, kind)
-        for told, budget, wanted in ((" 45k", {"env_steps": 5_304}, 2.2), ("", {}, 3.4))
+        Task(
+            f"boxes {name}{suffix}", "BoxJump-v0", measure_boxes, {"team_return": wanted}, {**settings, **budget}, kind
+        )
+        for suffix, budget, wanted in ((" 45k", {"env_steps": 5_304}, 2.2), ("", {}, 3.4))
         for name, kind, settings in (("ppo", "ppo", {}), ("mappo", "ppo", {"critic": "central"}), ("taac", "taac", {}))
     ),
     Task("boxes taac unnamed", "BoxJump-v0", measure_boxes, {"team_return": 3.4}, _unnamed(num_boxes=8), "taac"),
@@ -207,11 +209,11 @@ TASKS = (
     Task("four", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, CURVE),
     Task("four, pool", FOUR, measure_four, {"wins": 0.6, "wins_random": 0.95}, {**CURVE, **POOL}),
 )
-"""From the shortest run to the longest."""
+"""Ordered by duration, the shortest first."""
 
 
 def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
-    """Train, or go on training, and measure. In a process of its own, which ends with the one that started it."""
+    """Train or resume a run, and measure it. Runs in a separate process that ends with its parent."""
     import multiverse as mv
     from multiverse.executors.launch.orphan_guard import watch_process
 
@@ -219,7 +221,7 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     if (run / "config.yaml").exists():
         mv.resume(run, progress=False)
     else:
-        shutil.rmtree(run, ignore_errors=True)  # it was ended before it began
+        shutil.rmtree(run, ignore_errors=True)  # it was stopped before the first checkpoint
         settings: dict[str, Any] = {"executor": "serial", "evaluate_every": 0, **task.settings}
         settings |= {} if env_steps is None else {"env_steps": env_steps}
         mv.train(task.env, task.algorithm, seed=seed, run_dir=run, progress=False, **settings)
@@ -228,21 +230,21 @@ def one_run(task: Task, seed: int, run: Path, env_steps: int | None) -> None:
     aside.rename(run / FIGURES)
 
 
-def found_in(run: Path) -> Figures | None:
-    """What was measured of a run; None if it has not come to its end."""
+def load_result(run: Path) -> Figures | None:
+    """Return the figures of a run, or None if it is not finished."""
     try:
-        found: Figures = json.loads((run / FIGURES).read_text())
-        return found
+        figures: Figures = json.loads((run / FIGURES).read_text())
+        return figures
     except FileNotFoundError:
         return None
 
 
 # -- the table ---------------------------------------------------------------------------------------------------
-def shown(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
+def report_task(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]) -> Figures:
     """`task`: a `Task`, or another benchmark's that has what is asked for here. `before`: the tasks that were shown, by
     their names; this one joins them."""
-    of = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
-    print(f"\n{task.name} ({task.env}), {of}")
+    count = f"{len(runs)} seeds" if len(runs) == seeds else f"{len(runs)} of {seeds} seeds SO FAR"
+    print(f"\n{task.name} ({task.env}), {count}")
     summed = {}
     for name, target in task.targets.items():
         values = [float(run[name]) for run in runs]
@@ -258,9 +260,9 @@ def shown(task: Any, runs: list[Figures], seeds: int, before: dict[str, Figures]
             summed[name]["share"] = share
     for run in runs:
         print("    " + ", ".join(f"{name} {_in_words(value)}" for name, value in run.items()), flush=True)
-    told = {"task": task.name, "env": task.env, "settings": dict(task.settings), "figures": summed, "runs": runs}
-    before[task.name] = told
-    return told
+    result = {"task": task.name, "env": task.env, "settings": dict(task.settings), "figures": summed, "runs": runs}
+    before[task.name] = result
+    return result
 
 
 def _in_words(value: Any) -> str:
@@ -269,11 +271,13 @@ def _in_words(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def measured(out: Path, options: argparse.Namespace) -> bool:
-    """Run what is not finished and show what is; whether that is everything."""
+def measure_all(out: Path, options: argparse.Namespace) -> bool:
+    """Run unfinished runs and print the results; return whether all are finished."""
     tasks = [task for task in TASKS if options.tasks is None or task.name in options.tasks]
-    runs, before = Runs(out, options.env_steps, Path(__file__), found_in), dict[str, Figures]()
-    return tallied(out, options, tasks, runs, found_in, lambda task, found: shown(task, found, options.seeds, before))
+    runs, before = Runs(out, options.env_steps, Path(__file__), load_result), dict[str, Figures]()
+    return run_and_report(
+        out, options, tasks, runs, load_result, lambda task, found: report_task(task, found, options.seeds, before)
+    )
 
 
 def main() -> int:
@@ -282,7 +286,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.boxes:
         options.tasks = [task.name for task in TASKS if task.name.startswith("boxes")]
-    return answered(options, TASKS, one_run, measured)
+    return run_command_line(options, TASKS, one_run, measure_all)
 
 
 if __name__ == "__main__":

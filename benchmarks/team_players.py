@@ -1,4 +1,4 @@
-"""Players that learn nothing, for whom trained teams are measured against."""
+"""Scripted players, with which trained teams are compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 STOP, LEFT, RIGHT, DOWN, UP = range(5)
-"""What a particle of MPE can do."""
+"""Actions of an MPE particle."""
 ROWS, COLUMNS, IN_A_ROW = 6, 7, 4
 
 
@@ -24,7 +24,7 @@ def assigned(observation: Any) -> int:
 
 
 def towards(goal: Any, velocity: Any) -> int:
-    """The push that brings a particle nearer to a place, given where it will drift to by itself."""
+    """Return the action that moves a particle towards a goal, taking its drift into account."""
     left = goal - 0.4 * velocity
     axis = int(np.abs(left).argmax())
     if abs(left[axis]) < 0.05:

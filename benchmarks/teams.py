@@ -1,4 +1,4 @@
-"""How fast teams play: BoxJump in one process, and in as many as there are cores, round after round in one run.
+"""Speed of team environments: BoxJump in one process and in one process per core.
 
     python benchmarks/teams.py                              8 envs of 8 boxes: about half a minute
     python benchmarks/teams.py --boxes 4 16 --rounds 5 --seconds 2
@@ -36,7 +36,7 @@ EPISODE_STEPS = 401
 
 
 class OneProcess:
-    """A plain program: one env after the other."""
+    """Plain loop over the envs in one process."""
 
     def __init__(self, boxes: int) -> None:
         self._envs = [published(num_boxes=boxes) for _ in range(NUM_ENVS)]
@@ -59,8 +59,8 @@ class Ours:
     """The same envs in a vector env."""
 
     def __init__(self, boxes: int, executor: Any) -> None:
-        how: dict[str, Any] = {"env_kwargs": {"num_boxes": boxes}, "infos": False, "copy": False}
-        self._envs = mv.make_vec(published, NUM_ENVS, executor, autoreset="same_step", **how)
+        options: dict[str, Any] = {"env_kwargs": {"num_boxes": boxes}, "infos": False, "copy": False}
+        self._envs = mv.make_vec(published, NUM_ENVS, executor, autoreset="same_step", **options)
         self._actions = [dict(zip(self._envs.agents, actions)) for actions in _drawn(boxes)]
         self._envs.reset(seed=0)
 
@@ -72,12 +72,12 @@ class Ours:
 
 
 class Collecting:
-    """Whole episodes of TAAC's policy, where the envs are."""
+    """Collection of whole episodes with TAAC's policy, where the envs run."""
 
     def __init__(self, boxes: int, executor: str) -> None:
-        how = {"executor": executor, "num_envs": NUM_ENVS, "steps_per_env": EPISODE_STEPS, "whole_episodes": True}
+        options = {"executor": executor, "num_envs": NUM_ENVS, "steps_per_env": EPISODE_STEPS, "whole_episodes": True}
         env = "multiverse.envs.box_jump:published"
-        config = config_for(env, "taac", {**how, "env_kwargs": {"num_boxes": boxes}}, preset=False)
+        config = config_for(env, "taac", {**options, "env_kwargs": {"num_boxes": boxes}}, preset=False)
         self._session = Session(config, env, algorithm_maker(config, None))
         self._session.begin()
 
@@ -111,7 +111,7 @@ def rate(contender: OneProcess | Ours, seconds: float) -> float:
 
 
 Rates = dict[str, list[float]]
-"""Of every contender, one for each round."""
+"""Rates of every contender, one per round."""
 
 
 def measure(boxes: int, rounds: int, seconds: float) -> tuple[Rates, Rates]:
@@ -133,11 +133,11 @@ def measure(boxes: int, rounds: int, seconds: float) -> tuple[Rates, Rates]:
     return episodes, steps
 
 
-def tell(boxes: int, episodes: Rates, steps: Rates) -> None:
+def print_rates(boxes: int, episodes: Rates, steps: Rates) -> None:
     print(f"\nBoxJump, {NUM_ENVS} envs of {boxes} boxes, {usable_cores()} cores")
-    for found, unit, goal in ((episodes, "episodes/s", GOAL), (steps, "env steps/s", None)):
-        for name, rates in found.items():
-            ratio = statistics.median(mine / one for mine, one in zip(rates, found[ONE]))
+    for rates_by_name, unit, goal in ((episodes, "episodes/s", GOAL), (steps, "env steps/s", None)):
+        for name, rates in rates_by_name.items():
+            ratio = statistics.median(mine / one for mine, one in zip(rates, rates_by_name[ONE]))
             met = "" if goal is None or name == ONE else f"  (goal {goal}: {'met' if ratio >= goal else 'MISSED'})"
             print(f"  {name:<12} {statistics.median(rates):>10,.1f} {unit:<11}  {ratio:5.2f} × {ONE}{met}")
 
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
     for boxes in options.boxes:
-        tell(boxes, *measure(boxes, options.rounds, options.seconds))
+        print_rates(boxes, *measure(boxes, options.rounds, options.seconds))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How fast PPO trains, beside Stable-Baselines3's with the same settings on the same env, in one run.
+"""Training speed of PPO, ours and Stable-Baselines3's, with the same settings and envs.
 
     python benchmarks/training.py                         every row; pin it to 2 cores with taskset where there are more
     python benchmarks/training.py --rows cartpole halfcheetah --rounds 5 --json results.json
 
-Contenders take turns, round after round; ratios are taken within a round and the median over the rounds is shown. A bar
-that is missed is shown as missed.
+Contenders are measured in turn in every round; a ratio is the median of the ratios within a round.
+Missed bars are reported as MISSED.
 
 `cartpole`, `cartpole_zoo`, `halfcheetah`: env steps per second of training alone, start-up and evaluation not counted.
 Stable-Baselines3 runs with each of its vector envs, without monitors, on the CPU, and the better one counts; torch
@@ -54,7 +54,7 @@ EVALUATION_EPISODES = 20
 EXECUTORS = ("auto", "serial", "hybrid", "process")
 LOOPS = "bare loops"
 MEASURE_S = 1.0
-"""Of each contender, in each round."""
+"""Seconds per contender and round."""
 
 
 RECURRENT: dict[str, Any] = {
@@ -71,7 +71,7 @@ THEIR_RECURRENT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """The same hyper-parameters, as both libraries take them."""
+    """Hyper-parameters, which can be converted for both libraries."""
 
     env: str
     env_steps: int
@@ -121,7 +121,7 @@ ONE_ENV = Settings("CartPole-v1", 20_000, 1, 128, 4, 256, 3e-4, bar=0.95)
 Measured = tuple[float, float]
 """(env steps per second, mean return of the final weights)."""
 Train = Callable[[int], Measured]
-"""seed → what that training gave."""
+"""Maps a seed to the result of a training."""
 
 
 def train_ours(settings: Settings, executor: str, seed: int) -> Measured:
@@ -136,8 +136,8 @@ def train_ours(settings: Settings, executor: str, seed: int) -> Measured:
             run_dir=Path(home) / "run",
             **settings.ours(),
         )
-    told = run.summary
-    return told["env_steps"] / (told["seconds"] - told["evaluate_s"]), told["evaluation"]["mean_return"]
+    summary = run.summary
+    return summary["env_steps"] / (summary["seconds"] - summary["evaluate_s"]), summary["evaluation"]["mean_return"]
 
 
 def train_theirs(settings: Settings, vec_env: str, seed: int) -> Measured:
@@ -193,24 +193,24 @@ def simple_spread(rounds: int) -> dict[str, Any]:
     """Three agents that share a learner, as many rows an update, in env steps (not agents' steps) per second."""
     contenders: dict[str, Train] = {f"ours, {e}": functools.partial(train_ours, SPREAD, e) for e in EXECUTORS}
     contenders |= {f"sb3, {n} cpus": functools.partial(train_theirs_on_supersuit, n) for n in (0, 2)}
-    found = in_turn("simple_spread", SPREAD, contenders, rounds)
-    better = [max(a, b) for a, b in zip(found["sb3, 0 cpus"], found["sb3, 2 cpus"])]
+    results = in_turn("simple_spread", SPREAD, contenders, rounds)
+    better = [max(a, b) for a, b in zip(results["sb3, 0 cpus"], results["sb3, 2 cpus"])]
     ours = [f"ours, {e}" for e in EXECUTORS]
-    return _against("simple_spread", {**found, "sb3": better}, "sb3", ours, "× SB3's better", SPREAD.bar)
+    return _against("simple_spread", {**results, "sb3": better}, "sb3", ours, "× SB3's better", SPREAD.bar)
 
 
 def in_turn(name: str, settings: Settings, contenders: dict[str, Train], rounds: int) -> dict[str, list[Measured]]:
-    """Every contender in every round, and what they gave, shown."""
-    found: dict[str, list[Measured]] = {contender: [] for contender in contenders}
+    """Measure every contender in every round, and print the results."""
+    results: dict[str, list[Measured]] = {contender: [] for contender in contenders}
     for number in range(rounds):
         for contender, train in contenders.items():
-            found[contender].append(train(number + 1))
+            results[contender].append(train(number + 1))
     print(f"\n{name}: {settings}")
-    for contender, values in found.items():
+    for contender, values in results.items():
         rates, returns = zip(*values)
-        told = "" if contender == LOOPS else "   return " + ", ".join(f"{one:.0f}" for one in returns)
-        print(f"  {contender:14s}{statistics.median(rates):10,.0f} env steps/s{told}", flush=True)
-    return found
+        suffix = "" if contender == LOOPS else "   return " + ", ".join(f"{one:.0f}" for one in returns)
+        print(f"  {contender:14s}{statistics.median(rates):10,.0f} env steps/s{suffix}", flush=True)
+    return results
 
 
 def verdict(ratio: float, bar: float) -> str:
@@ -223,19 +223,19 @@ def compare(name: str, rounds: int) -> dict[str, Any]:
         **{f"ours, {e}": functools.partial(train_ours, settings, e) for e in EXECUTORS},
         **{v: functools.partial(train_theirs, settings, v) for v in ("sb3, dummy", "sb3, subproc")},
     }
-    found = in_turn(name, settings, contenders, rounds)
-    theirs = [max(a[0], b[0]) for a, b in zip(found["sb3, dummy"], found["sb3, subproc"])]
+    results = in_turn(name, settings, contenders, rounds)
+    theirs = [max(a[0], b[0]) for a, b in zip(results["sb3, dummy"], results["sb3, subproc"])]
     ratios = {
-        e: statistics.median(ours[0] / best for ours, best in zip(found[f"ours, {e}"], theirs)) for e in EXECUTORS
+        e: statistics.median(ours[0] / best for ours, best in zip(results[f"ours, {e}"], theirs)) for e in EXECUTORS
     }
     beside = ", ".join(f"{executor} {value:.2f}" for executor, value in ratios.items())
     print(f"  × SB3's better: {beside}   auto: {verdict(ratios['auto'], settings.bar)}", flush=True)
-    return {"row": name, "ratios": ratios, "bar": settings.bar, "runs": found}
+    return {"row": name, "ratios": ratios, "bar": settings.bar, "runs": results}
 
 
 # -- ours alone ----------------------------------------------------------------------------------------------------
 def blackjack(rounds: int) -> dict[str, Any]:
-    """Of the rate of bare loops with random actions, one a core, that seed every episode."""
+    """Compare with bare loops, one per core, that take random actions and seed every episode."""
     (recipe,) = recipes(BLACKJACK.env, 1, None, None)
     with BareLoops(recipe, seeded=True) as loops:
         contenders: dict[str, Train] = {LOOPS: lambda seed: (loops.machine_limit(MEASURE_S), 0.0)}
@@ -253,13 +253,13 @@ def one_env(rounds: int) -> dict[str, Any]:
 
 
 def _against(
-    name: str, found: dict[str, list[Measured]], base: str, others: list[str], what: str, bar: float
+    name: str, results: dict[str, list[Measured]], base: str, others: list[str], what: str, bar: float
 ) -> dict[str, Any]:
     """The ratios of rates to `base`; the bar is for auto."""
-    ratios = {o: statistics.median(a[0] / b[0] for a, b in zip(found[o], found[base])) for o in others}
-    told = ", ".join(f"{other} {value:.2f}" for other, value in ratios.items())
-    print(f"  {what}: {told}   auto: {verdict(ratios['ours, auto'], bar)}", flush=True)
-    return {"row": name, "ratios": ratios, "bar": bar, "runs": found}
+    ratios = {o: statistics.median(a[0] / b[0] for a, b in zip(results[o], results[base])) for o in others}
+    listed = ", ".join(f"{other} {value:.2f}" for other, value in ratios.items())
+    print(f"  {what}: {listed}   auto: {verdict(ratios['ours, auto'], bar)}", flush=True)
+    return {"row": name, "ratios": ratios, "bar": bar, "runs": results}
 
 
 def collect(name: str, rounds: int) -> dict[str, Any]:
@@ -285,17 +285,17 @@ def collect(name: str, rounds: int) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def session_of(settings: Settings, how: dict[str, Any], own: type[PPO] | None = None) -> Iterator[Session]:
-    """`own`: that algorithm, which is a kind of PPO."""
-    config = config_for(settings.env, own or "ppo", {**settings.ours(), **how, "seed": 1}, preset=False)
-    made = Session(config, config.env, algorithm_maker(config, own))
+def session_of(settings: Settings, options: dict[str, Any], algorithm: type[PPO] | None = None) -> Iterator[Session]:
+    """Open a session that trains PPO, or `algorithm`, a subclass of it."""
+    config = config_for(settings.env, algorithm or "ppo", {**settings.ours(), **options, "seed": 1}, preset=False)
+    made = Session(config, config.env, algorithm_maker(config, algorithm))
     with threadpool_limits(1, "blas"), contextlib.closing(made):
         made.begin()
         yield made
 
 
 def collect_us(session: Session, seconds: float = MEASURE_S) -> float:
-    collected_s(session)  # the envs come back from whatever they did meanwhile
+    collected_s(session)  # warm up caches after the other contenders
     taken: list[float] = []
     while sum(taken) < seconds:
         taken.append(collected_s(session))
@@ -368,16 +368,16 @@ ROWS: dict[str, Callable[[int], dict[str, Any]]] = {
 }
 
 
-def measure(rows: Mapping[str, Callable[[int], Any]], doc: str | None, told: str) -> None:
-    """The rows that the command line names, and a results file if it wants one."""
+def measure(rows: Mapping[str, Callable[[int], Any]], doc: str | None, setup: str) -> None:
+    """Measure the rows given on the command line; write a results file if requested."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", nargs="+", choices=rows, default=list(rows))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     origin = provenance()
     logging.getLogger("multiverse").setLevel(logging.WARNING)
-    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, {told}")
+    print(f"{usable_cores()} usable cores, Python {sys.version.split()[0]}, {setup}")
     found = [rows[row](options.rounds) for row in options.rows]
     if options.json:
         write_results(options.json, origin, {"rows": found})

@@ -1,4 +1,4 @@
-"""What looking at every observation and reward costs: the same steps with the value guard and without it.
+"""Cost of checking every observation and reward: the same steps with and without the value guard.
 
     python benchmarks/value_guard.py                   CartPole, 8 and 64 envs, every executor
     python benchmarks/value_guard.py --env Acrobot-v1 --num-envs 8

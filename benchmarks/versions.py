@@ -1,4 +1,4 @@
-"""Speed of training and of stepping of this version beside an earlier one, in turns.
+"""Speed of training and of stepping of this version, compared with an earlier one.
 
     git worktree add --detach ../before COMMIT
     python benchmarks/versions.py ../before
@@ -143,18 +143,18 @@ ROWS: dict[str, Row | Stepping] = {
 
 
 def rate(tree: Path, row: Row | Stepping) -> float:
-    """Env steps per second of one training with the sources of this tree."""
+    """Env steps per second of one measurement with the sources of this tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", row.program, row.argument()],
         env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
-    if found.returncode:
-        raise SystemExit(f"training with {tree} failed:\n{found.stderr}")
-    told = json.loads(found.stdout.splitlines()[-1])
-    if not Path(told["from"]).is_relative_to(tree):
-        raise SystemExit(f"multiverse was imported from {told['from']} instead of {tree}")
-    return float(told["rate"])
+    if process.returncode:
+        raise SystemExit(f"the measurement with {tree} failed:\n{process.stderr}")
+    result = json.loads(process.stdout.splitlines()[-1])
+    if not Path(result["from"]).is_relative_to(tree):
+        raise SystemExit(f"multiverse was imported from {result['from']} instead of {tree}")
+    return float(result["rate"])
 
 
 def measure(name: str, before: Path, repeats: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What the customers' documents let a reader type, working. One folder per document; README.md has the table."""
+"""Implementations of the source documents, one folder per document. README.md has the table."""

@@ -1,11 +1,11 @@
-"""Distributional Q-learning: QR-DQN (Dabney et al. 2018) and C51 (Bellemare et al. 2017), each a loss and a few
-methods.
+"""Distributional Q-learning: QR-DQN (Dabney et al. 2018) and C51 (Bellemare et al. 2017), each with a loss and a few
+other methods.
 
     python examples/distributional.py                                         # trains QR-DQN on CartPole-v1
-    multiverse train CartPole-v1 --algorithm examples.distributional:C51      # the other, with its settings as flags
+    multiverse train CartPole-v1 --algorithm examples.distributional:C51      # C51, with its settings as flags
 
 Both learn the distribution of the return of each action and act on its mean. QR-DQN folds that mean into the last layer
-of the policy; C51 has a head that computes it. So runs of both hold policies of plain arrays: `mv.load` and
+of the policy; C51 has a head that computes it. The saved policies are therefore plain arrays: `mv.load` and
 `multiverse evaluate` need neither this file nor torch.
 """
 
@@ -45,8 +45,8 @@ class QRDQN(DQN):
 
     def acting_layers(self) -> list[tuple[Any, Any]]:
         *layers, (weights, bias) = super().acting_layers()
-        each = self.action_space.n, self.config.n_quantiles
-        return [*layers, (weights.reshape(-1, *each).mean(-1), bias.reshape(each).mean(-1))]
+        shape = self.action_space.n, self.config.n_quantiles
+        return [*layers, (weights.reshape(-1, *shape).mean(-1), bias.reshape(shape).mean(-1))]
 
     def loss(self, batch: ReplayBatch) -> Loss:
         """Quantile Huber loss of θ(s, a) - (r + γ θ̄(s', a*)), averaged over the batch; a*: argmax of the mean."""
@@ -94,9 +94,9 @@ class C51(DQN):
             after = self.target_values(batch.next_observations).unflatten(-1, (-1, len(atoms))).softmax(-1)
             after = after[rows, best_actions(after @ atoms, batch.next_masks)]
             returns = batch.rewards[:, None] + batch.discounts[:, None] * atoms
-            apart = returns.clamp(atoms[0], atoms[-1])[:, None, :] - atoms[:, None]
-            nearness = (1 - apart.abs() / (atoms[1] - atoms[0])).clamp(0)  # [rows, atoms, atoms of s']
-            targets = (nearness * after[:, None, :]).sum(-1)
+            distances = returns.clamp(atoms[0], atoms[-1])[:, None, :] - atoms[:, None]
+            weights = (1 - distances.abs() / (atoms[1] - atoms[0])).clamp(0)  # [rows, atoms, atoms of s']
+            targets = (weights * after[:, None, :]).sum(-1)
         log_probs = self.values(batch.observations).unflatten(-1, (-1, len(atoms))).log_softmax(-1)
         log_probs = log_probs[rows, batch.actions]
         loss = -(targets * log_probs).sum(-1).mean()

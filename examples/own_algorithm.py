@@ -65,7 +65,7 @@ class Reinforce:
         return UpdateReport({"entropy": float(-(probs * np.log(probs + 1e-8)).sum(axis=1).mean())}, 1)
 
     def _advantages(self, rollout: Rollout) -> np.ndarray[Any, Any]:
-        """Return the standardized discounted returns [T, S] to the end of the episode; 0 in lost rows."""
+        """Return standardized discounted returns [T, S], computed to the end of each episode; 0 in lost rows."""
         returns, following = np.zeros_like(rollout.rewards), np.zeros(rollout.slots, np.float32)
         for t in reversed(range(rollout.steps)):
             ended = rollout.terminated[t] | rollout.truncated[t]

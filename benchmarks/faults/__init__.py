@@ -1,1 +1,1 @@
-"""The same faults for every library: an env that fails on schedule, a program that meets it, a judge, a table."""
+"""Fault comparison of libraries: an env that fails on schedule, a program that steps it, a judge and a table."""

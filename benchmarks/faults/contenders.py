@@ -1,4 +1,4 @@
-"""The libraries behind one small face, each at its best documented settings for the purpose."""
+"""A common interface of the libraries, each with its best documented settings."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any, Protocol
 import numpy as np
 
 TIMEOUT_S = 1.0
-"""How long a worker may take, where the library can be told."""
+"""Timeout of a worker's reply, for libraries that have one."""
 
 Makers = Sequence[Callable[[], Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one env's part of a step's result was."""
+    """One env's part of the result of a step."""
 
     observation: list[float]
     reward: float
     ended: bool
-    marked: bool  # the library says that this is no real step: its env was lost, or gave a bad value
+    marked: bool  # whether the library marks the row: its env was lost, or returned a bad value
 
 
 class Contender(Protocol):
@@ -35,7 +35,7 @@ class Contender(Protocol):
     def step(self, actions: np.ndarray) -> list[Row]: ...
 
     def finish(self) -> list[Row] | None:
-        """After a step that timed out or was interrupted: its result, where there is a way to ask for it."""
+        """Return the result of a step that timed out or was interrupted, if the library can provide it."""
 
     def close(self) -> None: ...
 
@@ -60,7 +60,7 @@ class Gymnasium:
         return _rows(self._envs.step_wait(timeout=self._timeout_s))
 
     def finish(self) -> list[Row] | None:
-        if self._envs._state is not self._waiting_step:  # after a timeout it no longer waits, and says so nowhere else
+        if self._envs._state is not self._waiting_step:  # after a timeout it no longer waits; only the state shows this
             return None
         return _rows(self._envs.step_wait(timeout=self._timeout_s))
 
@@ -69,7 +69,7 @@ class Gymnasium:
 
 
 class StableBaselines3:
-    """SubprocVecEnv; it knows no timeouts, and no way to a result that was not waited for."""
+    """SubprocVecEnv, which has no timeouts and cannot return the result of an interrupted step."""
 
     def __init__(self, makers: Makers) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -123,8 +123,8 @@ class Multiverse:
 
 def _rows(result: tuple[Any, ...]) -> list[Row]:
     observations, rewards, terminated, truncated, infos = result
-    nobody = [False] * len(rewards)
-    lost, bad = infos.get("_restarted", nobody), infos.get("_bad_value", nobody)
+    none = [False] * len(rewards)
+    lost, bad = infos.get("_restarted", none), infos.get("_bad_value", none)
     return [
         Row(
             np.asarray(observations[i]).tolist(),

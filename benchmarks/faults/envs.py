@@ -1,4 +1,4 @@
-"""The env that goes wrong on schedule: by phase and count, never by chance or time."""
+"""An env that fails on schedule: at a given call of a given method."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ import numpy as np
 from gymnasium import spaces
 
 FAULT_AT = 4
-"""The call that goes wrong, counted from 1. Late enough that a new env in the place of a lost one, which counts from
-1 again, does not get there before the program ends."""
+"""Number of the call that fails, counted from 1. Large enough that an env that replaces a lost one, and starts at 1,
+does not reach it before the program ends."""
 NUM_ACTIONS = 10
 CAUSE, OTHER_CAUSE = "the lever broke", "the wheel came off"
 
 
 class NeedsTwoArguments(Exception):
-    """Cannot be rebuilt from its message alone, as unpickling would try to."""
+    """Exception that cannot be recreated from its message, as unpickling would do."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(f"code {code}: {reason}")
 
 
 class CannotBePickled(Exception):
-    """Holds something that does not travel."""
+    """Exception with an attribute that cannot be pickled."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -40,10 +40,10 @@ class CannotBePickled(Exception):
 
 
 class ScheduledFault(gym.Env[np.ndarray, np.int64]):
-    """Observes (steps of this episode, last action, a random draw) and does `what` at the `at`-th call of `phase`.
+    """Env that observes (steps of the episode, last action, a random number) and fails at call `at` of `phase`.
 
-    Step count, action and draw make every result of every call different from every other, so that one result too
-    many, too few or too late shows at once.
+    Step count, action and random number make the results of all calls different, so that a surplus, missing or late
+    result is detected.
     """
 
     def __init__(self, what: str = "nothing", phase: str = "step", at: int = FAULT_AT, **options: Any) -> None:
@@ -72,52 +72,52 @@ class ScheduledFault(gym.Env[np.ndarray, np.int64]):
         return np.array([self._steps, action, self.np_random.integers(256)], self._dtype)
 
     def _meet(self, phase: str) -> dict[str, Any] | None:
-        """Count a call; at the scheduled one do what was asked for. Returns what is to stand in for good results."""
+        """Count a call and cause the fault at the scheduled one; return values that replace the good results."""
         self._calls[phase] = self._calls.get(phase, 0) + 1
         if phase != self._phase or self._calls[phase] != self._at:
             return None
         if self._what in BAD_RESULTS:
             return BAD_RESULTS[self._what]()
-        DEEDS[self._what](self._options)
+        ACTIONS[self._what](self._options)
         return None
 
 
-# -- what goes wrong ---------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------------------------
 def _raise(error: Exception) -> Any:
     raise error
 
 
-def _say_so() -> None:
-    """To the one that watches the program from outside."""
+def _signal_arrival() -> None:
+    """Tell the watching process that the fault is reached."""
     os.write(1, b'{"event": "arrived"}\n')
 
 
 def _hang(options: dict[str, Any]) -> None:
-    _say_so()
+    _signal_arrival()
     threading.Event().wait()
 
 
 def _hold_the_gil(options: dict[str, Any]) -> None:
-    _say_so()
+    _signal_arrival()
     ctypes.PyDLL(None).pause()
 
 
 def _wait_at_gate(options: dict[str, Any]) -> None:
-    """Until the program opens the other end of a named pipe.
+    """Wait until the program opens the other end of a named pipe.
 
-    Slow before it says so: by then the program has long collected what the other envs gave, and waits for this one.
+    The delay lets the program collect the results of the other envs first, so that it waits for this one.
     """
     time.sleep(0.2)
-    _say_so()
+    _signal_arrival()
     Path(options["gate"]).read_bytes()
 
 
 def _start_child(options: dict[str, Any]) -> None:
-    """A process of the env's own, which it never ends."""
+    """Start a child process that the env never ends."""
     subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
 
 
-DEEDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+ACTIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "nothing": lambda options: None,
     "raise": lambda options: _raise(ZeroDivisionError(options.get("cause", CAUSE))),
     "raise_two_arguments": lambda options: _raise(NeedsTwoArguments(7, CAUSE)),
@@ -142,14 +142,14 @@ BAD_RESULTS: dict[str, Callable[[], dict[str, Any]]] = {
 }
 
 
-# -- what is right -----------------------------------------------------------------------------------------------
+# -- expected values -------------------------------------------------------------------------------------------------
 def action_at(step: int) -> int:
-    """What every env is told at that step of the program; the last action is left for batches that are refused."""
+    """Return the action of every env at a step of the program. The last action is reserved for refused batches."""
     return 1 + step % (NUM_ACTIONS - 2)
 
 
 def clean_run(env_id: int, seed: int, actions: list[int], dtype: str) -> Iterator[tuple[list[float], float]]:
-    """(observation, reward) of every step of one env alone, without faults or libraries."""
+    """Yield (observation, reward) of every step of a single env without faults and without a library."""
     env = ScheduledFault(dtype=dtype)
     env.reset(seed=seed + env_id)
     for action in actions:

@@ -1,4 +1,4 @@
-"""The table: cells as text, as JSON, and as the page that docs/fault_comparison.md holds."""
+"""The table: cells as text, as JSON, and as the page docs/fault_comparison.md."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Regular expressions are matched case-insensitively against the type and text of 
 
 
 def machine() -> dict[str, str]:
-    """What the figures depend on."""
+    """Return the date, machine and versions of the measurement."""
     packages = {name: version(name) for name in ("gymnasium", "stable_baselines3", "multiverse")}
     return {
         "date": time.strftime("%Y-%m-%d"),
@@ -52,13 +52,13 @@ def machine() -> dict[str, str]:
     }
 
 
-def taken_well(cell: Cell) -> bool:
-    """A good outcome, a close without trouble, and nothing left."""
+def is_handled_well(cell: Cell) -> bool:
+    """Return whether the cell has a good outcome, a normal `close`, and no remaining processes."""
     return cell.verdict.outcome in GOOD and not cell.close and not cell.left
 
 
 def cell_text(cell: Cell) -> str:
-    """'wrong error: EOFError (3 ms); close hangs'"""
+    """Return a cell such as 'wrong error: EOFError (3 ms); close hangs'."""
     verdict = cell.verdict
     text = f"{verdict.outcome}: {verdict.note}" if verdict.note else verdict.outcome
     if verdict.seconds is not None:
@@ -74,12 +74,12 @@ def _duration(seconds: float) -> str:
 
 
 def as_json(cells: Sequence[Cell], limit_s: float) -> dict[str, Any]:
-    """Everything that was measured."""
+    """Return all cells for a results file."""
     return {"limit_s": limit_s, "timeout_s": TIMEOUT_S, "cells": [asdict(cell) for cell in cells]}
 
 
 def as_markdown(cells: Sequence[Cell], limit_s: float, command: str) -> str:
-    """The whole page."""
+    """Return the whole page."""
     contenders = list(dict.fromkeys(cell.contender for cell in cells))
     scenarios = list(dict.fromkeys(cell.scenario for cell in cells))
     facts = machine()
@@ -105,14 +105,14 @@ def as_markdown(cells: Sequence[Cell], limit_s: float, command: str) -> str:
 
 
 def _grid(cells: Sequence[Cell], contenders: Sequence[str], scenarios: Sequence[str]) -> list[str]:
-    found = {(cell.scenario, cell.contender): cell for cell in cells}
+    by_key = {(cell.scenario, cell.contender): cell for cell in cells}
     lines = [
         "| fault | " + " | ".join(TITLES[name] for name in contenders) + " |",
         "|---" * (1 + len(contenders)) + "|",
     ]
     for scenario in scenarios:
-        each = [cell_text(found[scenario, contender]) for contender in contenders]
+        each = [cell_text(by_key[scenario, contender]) for contender in contenders]
         lines.append(f"| {SCENARIOS[scenario].title} (`{scenario}`) | " + " | ".join(each) + " |")
-    well = [sum(taken_well(found[scenario, contender]) for scenario in scenarios) for contender in contenders]
+    well = [sum(is_handled_well(by_key[scenario, contender]) for scenario in scenarios) for contender in contenders]
     lines.append("| **taken well** | " + " | ".join(f"**{count} of {len(scenarios)}**" for count in well) + " |")
     return lines

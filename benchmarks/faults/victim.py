@@ -1,7 +1,7 @@
-"""The program that meets a fault: `python -m benchmarks.faults.victim SCENARIO CONTENDER FOLDER`.
+"""The program in which a fault happens: `python -m benchmarks.faults.victim SCENARIO CONTENDER FOLDER`.
 
-It steps three envs, one of which goes wrong, and writes what it sees as JSON lines. It judges nothing, and it ends
-as a user's program would: it closes what it opened and returns.
+It steps three envs, one of which fails, and writes the results as JSON lines. It ends like a user's program: it closes
+the vector env and returns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.faults.judge import NUM_ENVS, SEED, VICTIM
 from benchmarks.faults.scenarios import SCENARIOS, Scenario
 
 STEPS_AFTER = 3
-"""Enough to see an env's fresh start and two steps of it, and not enough for it to fail once more."""
+"""Enough to see the reset of an env and two steps, but too few for a second failure."""
 
 
 def emit(event: str, **facts: Any) -> None:
@@ -34,7 +34,7 @@ def emit(event: str, **facts: Any) -> None:
 
 
 def attempt(call: str, action: Callable[[], Any], **facts: Any) -> bool:
-    """Do it and tell how it went; False if it raised."""
+    """Call a function and emit its result; return False if it raised."""
     try:
         rows = action()
     except BaseException as error:  # Ctrl-C too
@@ -45,7 +45,7 @@ def attempt(call: str, action: Callable[[], Any], **facts: Any) -> bool:
 
 
 def _all_text(error: BaseException | None) -> str:
-    """Types and messages of an exception, its notes and what it was raised from."""
+    """Return types and messages of an exception, its notes and its causes."""
     if error is None:
         return ""
     notes = getattr(error, "__notes__", [])
@@ -53,7 +53,7 @@ def _all_text(error: BaseException | None) -> str:
 
 
 class Program:
-    """A vector env, and what the scenario has its user do."""
+    """A vector env and the actions of a scenario."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self.gate = scenario, folder / "gate"
@@ -76,7 +76,7 @@ class Program:
     def _actions(self, k: int) -> np.ndarray:
         return np.full(NUM_ENVS, action_at(k), np.int64)
 
-    # -- deeds: what happens at the fault, and after it -----------------------------------------------------------
+    # -- actions at the fault and after it ----------------------------------------------------------------------------
     def step_on(self) -> None:
         for k in range(FAULT_AT, FAULT_AT + STEPS_AFTER + 1):
             if not self.step(k):
@@ -98,8 +98,8 @@ class Program:
             for k in (1, 2):
                 self.step(k)
 
-    def go_on_after_error(self) -> None:
-        """What a step that failed was asked for is taken if there is a way to; then stepping goes on."""
+    def continue_after_error(self) -> None:
+        """Receive the result of the failed step if the library can provide it; then continue stepping."""
         if not self.step(FAULT_AT):
             if self.scenario.opens_gate:
                 self.gate.write_bytes(b"")
@@ -125,7 +125,7 @@ class Program:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has it ignored by what it runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore SIGINT in background processes
     scenario, contender, folder = SCENARIOS[sys.argv[1]], sys.argv[2], Path(sys.argv[3])
     program = Program(scenario, folder)
     emit("begin")
@@ -135,7 +135,7 @@ def main() -> None:
     if not scenario.from_the_start:
         program.good_steps()
         emit("begin")
-        getattr(program, scenario.deed)()
+        getattr(program, scenario.action)()
     elif attempt("reset", lambda: program.envs.reset(SEED)):
         program.step(1)
     emit("closing")

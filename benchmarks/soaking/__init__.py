@@ -1,1 +1,1 @@
-"""The soak's parts: an env with a fate, signals from outside, and those who check what came of it."""
+"""Parts of the soak test: an env with scheduled faults, signals from outside, and auditors of the results."""

@@ -1,4 +1,4 @@
-"""The auditor: every row that is delivered is either what a clean run gives, or lost for a reason we know."""
+"""The auditor: every row is either that of a clean run, or lost because of a known fault."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ MOST_COMPLAINTS = 20
 
 
 class _Book:
-    """One env's episode as far as it was delivered."""
+    """Rows of one env's episode delivered so far."""
 
     def __init__(self, env_id: int) -> None:
         self.env_id, self.episode = env_id, -1
         self.rows: list[Delivered] = []  # the first observation, then one per step
         self.over = True
         self.fate = Fate(0)
-        self.due = ""  # what is to befall the step under way
-        self.asked = ""  # process of the worker that was asked for it
+        self.due = ""  # fault scheduled for the current step
+        self.asked = ""  # process of the worker that makes the step
 
 
 class Auditor:
-    """Says what to do next in each env, and checks what comes of it."""
+    """Chooses the actions of each env and checks the results."""
 
     def __init__(self, schedule: Schedule, num_envs: int, envs_per_worker: int, hits: Hits) -> None:
         self._schedule, self._per_worker, self._hits = schedule, envs_per_worker, hits
         self._books = [_Book(env_id) for env_id in range(num_envs)]
-        self.met: Counter[str] = Counter()  # faults of the envs' own, by kind
-        self.unsure: Counter[str] = Counter()  # those whose worker was also hit from outside: met or not, nobody knows
+        self.met: Counter[str] = Counter()  # faults in the envs, by kind
+        self.unsure: Counter[str] = (
+            Counter()
+        )  # faults whose worker was also hit from outside, which may not have happened
         self.complaints: list[str] = []
         self.rows_sent = self.rows_lost = self.rows_equal = 0
         self.whole_episodes = self.cut_episodes = 0
 
     # -- before a step -------------------------------------------------------------------------------------------
     def actions(self, env_ids: Sequence[int], worker_pids: Sequence[int]) -> np.ndarray:
-        """The next action of each, noting what is to befall it."""
+        """Return the next action of each env, noting the scheduled faults."""
         return np.array([self._ask(self._books[i], worker_pids) for i in env_ids], np.int64)
 
     def _ask(self, book: _Book, worker_pids: Sequence[int]) -> int:
@@ -59,7 +61,7 @@ class Auditor:
             self._begin(book, observation, episode)
 
     def take(self, env_ids: Sequence[int], result: tuple[Any, ...], episodes: np.ndarray) -> None:
-        """Check the rows of one call, given as `step` returns them."""
+        """Check the rows of one call, in the form that `step` returns."""
         observations, rewards, terminated, truncated, infos = result
         restarted, bad = _marks(infos, "restarted", len(env_ids)), _marks(infos, "bad_value", len(env_ids))
         for row, env_id in enumerate(env_ids):
@@ -87,12 +89,12 @@ class Auditor:
             self._compare(book, whole=True)
 
     def _lost(self, book: _Book, observation: np.ndarray, delivered: tuple[float, bool, bool], marker: str) -> None:
-        """The row says that its step was lost: it must be due to somebody, and look as promised."""
+        """Check a row that is marked as lost: it must have a cause, and the documented content."""
         self.rows_lost += 1
         hit = book.asked in self._hits
-        told = "bad_value" if book.due in BAD_VALUES else "restarted"
-        self._expect(hit or book.due != "", book, f"{marker}, and nothing had befallen it")
-        self._expect(hit or marker == told, book, f"{book.due} was due and the row says {marker}")
+        expected = "bad_value" if book.due in BAD_VALUES else "restarted"
+        self._expect(hit or book.due != "", book, f"{marker}, and no fault had happened")
+        self._expect(hit or marker == expected, book, f"{book.due} was due and the row says {marker}")
         self._expect(delivered == (0.0, False, True), book, f"a lost row with {delivered}")
         if book.due:
             (self.unsure if hit and book.due not in COSTS_THE_WORKER else self.met)[book.due] += 1
@@ -102,7 +104,7 @@ class Auditor:
             self._compare(book, whole=False)
 
     def _compare(self, book: _Book, whole: bool) -> None:
-        """What was delivered of an episode, bit for bit beside a clean run of it."""
+        """Compare the delivered rows of an episode with a clean run, bit for bit."""
         expected = list(clean_episode(self._schedule, book.env_id, book.episode))
         if not whole:
             expected = expected[: len(book.rows)]
@@ -111,7 +113,7 @@ class Auditor:
         book.over, book.rows = True, book.rows[-1:]
 
     def end(self) -> None:
-        """What was delivered of the episodes still under way is compared too."""
+        """Compare the delivered rows of unfinished episodes too."""
         for book in self._books:
             if not book.over:
                 self._compare(book, whole=False)

@@ -1,7 +1,7 @@
-"""The schedule: what befalls which episode at which step, and the env it befalls.
+"""The schedule: the fault of every episode and its step, and the env in which it happens.
 
-Everything is a function of (run seed, env, episode, step): seeds, actions and faults. So any episode can be played
-again by a single env in a plain loop, without its fault.
+Everything is a function of (run seed, env, episode, step): seeds, actions and faults. Any episode can therefore be
+replayed by a single env in a plain loop, without its fault.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RAISE, HANG, HOLD_THE_GIL, NAN_OBSERVATION, NAN_REWARD = (
     "nan_reward",
 )
 CHANCES = {RAISE: 1 / 150, NAN_OBSERVATION: 1 / 300, NAN_REWARD: 1 / 300, HANG: 1 / 1500, HOLD_THE_GIL: 1 / 1500}
-"""Of an episode to meet each."""
+"""Probability of each fault in an episode."""
 COSTS_THE_WORKER = frozenset({HANG, HOLD_THE_GIL})
 BAD_VALUES = frozenset({NAN_OBSERVATION, NAN_REWARD})
 SHORTEST, LONGEST = 5, 60
@@ -36,7 +36,7 @@ NUM_ACTIONS = 7
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """How long an episode is, and what befalls it at which step (from 1); nothing if `what` is empty."""
+    """Length of an episode, its fault and the step of the fault (from 1); no fault if `what` is empty."""
 
     length: int
     what: str = ""
@@ -45,7 +45,7 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The soak's reset plan: an episode's seed, and its fate as options. `spared` envs never lose their worker."""
+    """Reset plan: the seed of an episode, and its fate as options. `spared` envs never lose their worker."""
 
     run_seed: int
     spared: int
@@ -63,7 +63,7 @@ class Schedule:
         return Fate(length, what, int(draw.integers(1, length + 1)) if what else 0)
 
     def _first(self, env_id: int) -> str:
-        """Each kind once, soon: a short soak must have met them all."""
+        """Return the fault of the first episode, so that a short test has every kind."""
         kinds, n = list(CHANCES), env_id - self.spared
         return kinds[n // 2] if n >= 0 and n % 2 == 0 and n // 2 < len(kinds) else ""
 
@@ -73,12 +73,12 @@ def _probabilities() -> list[float]:
 
 
 def action_of(env_id: int, episode: int, step: int) -> int:
-    """What an env is told at the step of that number, from 1."""
+    """Return the action at a step, counted from 1."""
     return (env_id * 7919 + episode * 104729 + step * 31) % NUM_ACTIONS
 
 
 class Soaked(gym.Env[np.ndarray, np.int64]):
-    """A random walk that its actions push around, until its fate. `harmless`: the same walk without the fault."""
+    """Random walk that depends on actions, until its fault. `harmless`: the same walk without the fault."""
 
     def __init__(self, harmless: bool = False) -> None:
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
@@ -103,7 +103,7 @@ class Soaked(gym.Env[np.ndarray, np.int64]):
 
 
 def meet(what: str, observation: np.ndarray, reward: float) -> tuple[np.ndarray, float]:
-    """The fault itself; returns what stands in for the good results."""
+    """Cause the fault; return the values that replace the good results."""
     if what == RAISE:
         raise RuntimeError("as scheduled")
     if what == HANG:
@@ -119,7 +119,7 @@ Delivered = tuple[bytes, float, bool, bool]  # observation, reward, terminated, 
 
 
 def clean_episode(schedule: Schedule, env_id: int, episode: int) -> Iterator[Delivered]:
-    """One episode as a plain loop over a single env gives it, its first observation first."""
+    """Yield the rows of an episode played by a single env, starting with the first observation."""
     env, request = Soaked(harmless=True), schedule(env_id, episode)
     observation, _ = env.reset(seed=request.seed, options=request.options)
     yield observation.tobytes(), 0.0, False, False

@@ -1,4 +1,4 @@
-"""What a program holds: processes, descriptors, threads, named shared memory; and how its memory goes over time."""
+"""Resources of a program: processes, descriptors, threads, shared memory, and the growth of memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 import psutil
 
 WARM_UP = 0.3
-"""The first part of a run that does not count: allocators fill their pools, modules are loaded late."""
+"""Share of a run that is ignored, in which allocators fill their pools and modules are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Counted, not named: a replaced worker is another process but not one more."""
+    """Numbers of resources. A replaced worker does not change them."""
 
     processes: int
     descriptors: int
@@ -26,7 +26,7 @@ class Holdings:
 
     @classmethod
     def now(cls) -> Holdings:
-        gc.collect()  # what nobody can reach any more is not held
+        gc.collect()  # unreachable objects are not counted
         children = [child for child in psutil.Process().children(recursive=True) if _lives(child)]
         return cls(
             len(children),
@@ -44,20 +44,20 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def _named_memory(own_pids: set[int]) -> int:
-    """Entries of /dev/shm, without those that somebody else on this machine has mapped."""
+    """Return the number of entries of /dev/shm that no other program has mapped."""
     names = {str(path) for path in Path("/dev/shm").iterdir()}
     for pid in psutil.pids() if names else []:
         if pid not in own_pids:
             try:
                 names -= {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
-            except OSError:  # ended meanwhile, or not ours to read
+            except OSError:  # ended meanwhile, or not readable
                 continue
     return len(names)
 
 
 @dataclass(slots=True)
 class Memory:
-    """Resident memory of one process, looked at now and then."""
+    """Resident memory of one process, sampled over time."""
 
     pid: int
     seen: list[tuple[float, int]] = field(default_factory=list)  # seconds, bytes
@@ -69,7 +69,7 @@ class Memory:
             pass
 
     def growth_mib(self) -> float:
-        """A straight line through what was seen after the warm-up: how much it rises from its begin to its end."""
+        """Return the growth of a line fitted to the samples after the warm-up."""
         counted = np.array(self.seen[int(len(self.seen) * WARM_UP) :], float)
         if len(counted) < 3:
             return 0.0

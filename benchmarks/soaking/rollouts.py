@@ -1,6 +1,6 @@
-"""Rollouts that workers fill by themselves, under the same faults: collected, and audited row by row.
+"""Rollouts filled by workers, under the same faults, audited row by row.
 
-What befalls a worker in the middle of a rollout is known when that is over: which rows are lost says where it was.
+A fault within a rollout is only known after it: the lost rows show where it happened.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from multiverse.rollouts.rollout import Rollout, RolloutShape
 from multiverse.rollouts.rollout_arrays import rollout_fields
 
 STEPS = 40
-"""Of a rollout."""
+"""Number of steps in a rollout."""
 VERSION = 0
-"""Of the policy, which learns nothing."""
+"""Version of the policy, which is not trained."""
 
 
 def shape_for(observation_space: Any, num_envs: int) -> RolloutShape:
@@ -44,7 +44,7 @@ def fields_for(description: EnvDescription, num_envs: int) -> list[Field]:
 
 
 class Rollouts:
-    """Collects them, with a policy that minds what it sees, and has each audited."""
+    """Collects rollouts with a policy that depends on observations, and audits them."""
 
     def __init__(self, envs: mv.VectorEnv, schedule: Schedule, envs_per_worker: int, hits: Hits) -> None:
         features = Features(envs.single_observation_space, envs.single_action_space)
@@ -76,7 +76,7 @@ class Rollouts:
 
 
 class _Book:
-    """One env's episode, played beside it by a clean env that is given the same actions."""
+    """One env's episode, replayed by a clean env with the same actions."""
 
     def __init__(self, env_id: int) -> None:
         self.env_id, self.episode = env_id, -1
@@ -90,7 +90,7 @@ class _Book:
 
     @property
     def due(self) -> str:
-        """What is to befall its next step."""
+        """Fault scheduled for the next step."""
         return self.fate.what if self.steps + 1 == self.fate.step else ""
 
     def step(self, action: int) -> tuple[float, bool, bool]:
@@ -103,12 +103,12 @@ class _Book:
 
 
 class RolloutAuditor:
-    """Says of every row of a rollout whether it is what a clean run gives, or lost for a reason we know."""
+    """Checks that every row of a rollout is that of a clean run, or lost because of a known fault."""
 
     def __init__(self, schedule: Schedule, num_envs: int, envs_per_worker: int, hits: Hits) -> None:
         self._schedule, self._per_worker, self._hits = schedule, envs_per_worker, hits
         self._books = [_Book(env_id) for env_id in range(num_envs)]
-        self._replaced: set[str] = set()  # hit from outside, and replaced since
+        self._replaced: set[str] = set()  # hit from outside and then replaced
         self.met: Counter[str] = Counter()
         self.unsure: Counter[str] = Counter()
         self.complaints: list[str] = []
@@ -119,7 +119,7 @@ class RolloutAuditor:
             book.begin(self._schedule, episode)
 
     def check_actions(self, rollout: Rollout, policy: Policy, noise: np.ndarray) -> None:
-        """Every valid row's action is what the policy does about what is seen there."""
+        """Check that every valid action is that of the policy for its observation."""
         for t in range(rollout.steps):
             seen = Seen({path: rows[t] for path, rows in rollout.observations.items()}, rollout.starts[t])
             wrong = (policy.act(seen, noise[t], {})[0] != rollout.actions[t]) & rollout.valid[t]
@@ -127,7 +127,7 @@ class RolloutAuditor:
                 self._expect(False, self._books[env_id], f"row {t}: an action that is not the policy's")
 
     def take(self, rollout: Rollout, collected: Collected, episodes: np.ndarray, pids: Sequence[int]) -> None:
-        """Check a whole rollout, the episodes that ended in it, and who is to blame for what was lost."""
+        """Check a whole rollout, the episodes that ended in it, and the causes of lost rows."""
         self._rollout, self._ended = rollout, iter(collected.episodes)
         self._following = [
             [*(e.index for e in collected.episodes if e.env_id == i), episode][1:] for i, episode in enumerate(episodes)
@@ -148,7 +148,7 @@ class RolloutAuditor:
         self._account(losses, hangs, pids)
 
     def _blame(self, t: int, losses: Counter[int], hangs: Counter[int]) -> None:
-        """An env that is lost by itself was to fail in this row; else its whole worker is lost, and all its envs."""
+        """Check lost rows: either a fault of the env was due, or the worker and all its envs are lost."""
         for worker in range(len(self._books) // self._per_worker):
             mine = self._books[worker * self._per_worker : (worker + 1) * self._per_worker]
             lost = [book for book in mine if not self._rollout.valid[t, book.env_id]]
@@ -169,10 +169,10 @@ class RolloutAuditor:
         self._expect(_same(seen, book.shown), book, "differs from a clean run")
         self._expect(bool(rollout.starts[t, i]) == (book.steps == 0), book, "starts where none does")
         expected = book.step(int(rollout.actions[t, i])) if valid else (0.0, False, True)
-        told = float(rollout.rewards[t, i]), bool(rollout.terminated[t, i]), bool(rollout.truncated[t, i])
-        self._expect(told == (np.float32(expected[0]), *expected[1:]), book, f"{told} instead of {expected}")
+        delivered = float(rollout.rewards[t, i]), bool(rollout.terminated[t, i]), bool(rollout.truncated[t, i])
+        self._expect(delivered == (np.float32(expected[0]), *expected[1:]), book, f"{delivered} instead of {expected}")
         self.rows_equal += valid
-        if told[1] or told[2]:
+        if delivered[1] or delivered[2]:
             self._expect(_same(rollout.finals[()][t, i], book.shown), book, "its final observation is another")
             ended = next(self._ended, None)
             summed = book.summed_up(lost=not valid)
@@ -183,18 +183,18 @@ class RolloutAuditor:
             book.begin(self._schedule, max(following, 0))
 
     def _account(self, losses: Counter[int], hangs: Counter[int], pids: Sequence[int]) -> None:
-        """Every worker that is lost was hit from outside, or hung; what hung by itself is noted as hit, too."""
+        """Check that every lost worker was hit from outside or hung; workers that hung are noted as hit."""
         for worker in range(len(pids)):
             now = self._hits.process(pids[worker])
             gone = {process for process in self._hits.workers[worker] if process != now} - self._replaced
             self._replaced |= gone
             least, most = losses[worker] - hangs[worker], losses[worker]
-            told = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
-            self._expect(least <= len(gone) <= most, self._books[worker * self._per_worker], told)
+            message = f"worker {worker} lost {most} times, {hangs[worker]} of them hung, {len(gone)} hit"
+            self._expect(least <= len(gone) <= most, self._books[worker * self._per_worker], message)
             if hangs[worker]:
                 self._hits.silenced |= gone  # one of them may have hung before it was hit
             for _ in range(most - len(gone)):
-                self._hits.silenced.add(f"unknown {len(self._hits)}")  # nobody knows its pid
+                self._hits.silenced.add(f"unknown {len(self._hits)}")  # its pid is unknown
 
     def _expect(self, fine: bool, book: _Book, complaint: str) -> None:
         if not fine and len(self.complaints) < MOST_COMPLAINTS:
@@ -202,5 +202,5 @@ class RolloutAuditor:
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    """Bit for bit."""
+    """Return whether two arrays are bit-identical."""
     return one.tobytes() == other.tobytes()

@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP for worker processes, from outside, at moments a seed decides."""
+"""SIGKILL and SIGSTOP for worker processes, at seeded random times."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pathlib import Path
 import numpy as np
 
 KILL_EVERY, STOP_EVERY = 250, 900
-"""Calls between two signals of a kind, on average; half of it at the least."""
+"""Mean number of calls between two signals of a kind; at least half of it."""
 FIRST = {signal.SIGKILL: 40, signal.SIGSTOP: 90}
 """The first ones come soon, for a short soak's sake, and to the last worker: the others are to meet first what the
 schedule has for each of them."""
 MOST_DELAY_S, LATE_DELAY_S, LATE = 0.002, 0.4, 0.15
 """A signal comes within the first (or what a longer call takes) after its call began; some within the second, when
-somebody may just be replaced."""
+a worker may just be in replacement."""
 
 
 @dataclass(slots=True)
 class Hits:
-    """The processes of workers that something has befallen, each noted before it happens.
+    """Worker processes with a fault, each noted before the fault happens.
 
-    Every one of them is replaced once, whatever else befalls it until then: they are what the counters must add up to.
+    Each is replaced exactly once, whatever else happens to it: the counters must match their number.
     """
 
     killed: set[str] = field(default_factory=set)
@@ -62,7 +62,7 @@ class _Shot:
 
 
 class Sniper:
-    """Fires from a thread of its own, so that a signal can come at any point of a call."""
+    """Sends signals from a separate thread, so that they can arrive at any point of a call."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Sniper:
         self._thread.start()
 
     def look(self, call: int) -> None:
-        """At the beginning of every call, by its number: is it time for a signal?"""
+        """Called with the number of every call: schedule a signal if one is due."""
         for kind, every in () if self._resting else ((signal.SIGKILL, KILL_EVERY), (signal.SIGSTOP, STOP_EVERY)):
             if call >= self._next[kind]:
                 self._next[kind] = call + every // 2 + int(self._draw.geometric(2 / every))
@@ -91,7 +91,7 @@ class Sniper:
                 self._shots.put(_Shot(worker, kind, float(self._draw.uniform(0, most_s))))
 
     def rest(self) -> None:
-        """Fire what is loaded, and then no more."""
+        """Send the scheduled signals, then stop."""
         self._resting = True
         self._shots.put(None)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""What a soak has to show at its end: each check, whether it held, and the figures behind it."""
+"""Summary of a soak test: every check, whether it held, and its figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_GROWTH_MIB = 2.0
 
 
 class Summary:
-    """Checks by name: (held, what was found)."""
+    """Checks by name: (whether it held, details)."""
 
     def __init__(self, auditor: Auditor | RolloutAuditor, sniper: Sniper, hits: Hits, failures: Failures) -> None:
         self.checks: dict[str, tuple[bool, str]] = {}
@@ -41,30 +41,32 @@ class Summary:
         return all(fine for fine, _ in self.checks.values())
 
     def lines(self) -> list[str]:
-        """The figures, then a line per check."""
+        """Return the figures, then one line per check."""
         figures = [
             f"{name}: {value:.2f}" if isinstance(value, float) else f"{name}: {value}"
             for name, value in self.figures.items()
         ]
-        checks = [f"{'held  ' if fine else 'FAILED'}  {name}: {told}" for name, (fine, told) in self.checks.items()]
+        checks = [
+            f"{'held  ' if fine else 'FAILED'}  {name}: {details}" for name, (fine, details) in self.checks.items()
+        ]
         return [*figures, *checks]
 
     def as_json(self) -> dict[str, Any]:
-        checks = {name: {"held": fine, "found": told} for name, (fine, told) in self.checks.items()}
+        checks = {name: {"held": fine, "found": details} for name, (fine, details) in self.checks.items()}
         return {"held": self.held, "checks": checks, "figures": self.figures}
 
     def add(self, other: Summary, where: str) -> None:
-        """What another part of the same soak has to show."""
+        """Add the summary of another part of the same test."""
         self.figures.update({f"{name} {where}": figure for name, figure in other.figures.items()})
         self.checks.update({f"{where}: {name}": check for name, check in other.checks.items()})
 
     # -- what came ---------------------------------------------------------------------------------------------
     def _check_rows(self, auditor: Auditor | RolloutAuditor) -> None:
-        told = f"{auditor.rows_equal} rows of {auditor.whole_episodes} whole and {auditor.cut_episodes} cut episodes"
+        details = f"{auditor.rows_equal} rows of {auditor.whole_episodes} whole and {auditor.cut_episodes} cut episodes"
         wrong = auditor.complaints
         self.checks["every delivered row as in a clean serial run, every lost one marked and due"] = (
             not wrong and auditor.rows_equal > 0,
-            "; ".join([told, *wrong]),
+            "; ".join([details, *wrong]),
         )
 
     def _check_steps(self, failures: Failures, auditor: Auditor | RolloutAuditor) -> None:
@@ -88,8 +90,8 @@ class Summary:
     def _check_every_kind(self, auditor: Auditor | RolloutAuditor, sniper: Sniper) -> None:
         counts = {kind: auditor.met[kind] + auditor.unsure[kind] for kind in CHANCES}
         counts.update(kills=sniper.kills, stops=sniper.stops)
-        told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-        self.checks["every kind of fault was met"] = (all(counts.values()), told)
+        details = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        self.checks["every kind of fault was met"] = (all(counts.values()), details)
 
     # -- what is left ------------------------------------------------------------------------------------------
     def check_holdings(self, running: Holdings, at_end: Holdings, before: Holdings, after: Holdings) -> None:
@@ -97,7 +99,7 @@ class Summary:
         self.checks["nothing left after close"] = (after == before, f"{before}, after {after}")
 
     def check_memory(self, memory: Mapping[str, Memory], same_worker: bool) -> None:
-        """By a straight line through what was seen after the warm-up."""
+        """Check the growth of memory by a line fitted after the warm-up."""
         for name, seen in memory.items():
             growth, looks = seen.growth_mib(), len(seen.seen)
             self.figures[f"growth_mib of {name}"] = growth

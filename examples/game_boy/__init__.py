@@ -1,1 +1,1 @@
-"""The fifth document, working: Game Boys in parallel, and PPO that learns from them. README.md walks through it."""
+"""Document 004: PPO on several Game Boys in parallel. See README.md."""

@@ -1,14 +1,14 @@
-# Document 004: `make train`, `make train-pure-rl`, `make train-parallel`, `make train-20k`. Each target has its defaults;
-# a variable that is given, on the command line or in the environment, goes before them for every target.
+# Document 004: `make train`, `make train-pure-rl`, `make train-parallel`, `make train-20k`. Each target has its own
+# defaults. Variables on the command line or in the environment override them, for every target.
 #
-#   TRAIN_STEPS            steps of all envs together
-#   TRAIN_ENVS             parallel environments
-#   TRAIN_EPISODE_LENGTH   most steps of an episode
-#   TRAIN_UPDATE_EPOCHS    optimization passes over a batch of episodes
-#   TRAIN_BATCH_SIZE       rows of a minibatch
-#   TRAIN_OUTPUT_DIR       gets a folder for each run
-#   TRAIN_ROM              a cartridge that you own; without one the built-in quest is played
-#   TRAIN_GAME             its game file; without one, zelda.yaml
+#   TRAIN_STEPS            total number of env steps
+#   TRAIN_ENVS             number of parallel environments
+#   TRAIN_EPISODE_LENGTH   maximum number of steps of an episode
+#   TRAIN_UPDATE_EPOCHS    number of optimization passes over a batch of episodes
+#   TRAIN_BATCH_SIZE       number of rows in a minibatch
+#   TRAIN_OUTPUT_DIR       directory that contains one directory per run
+#   TRAIN_ROM              ROM of a cartridge that you own; default: the built-in quest
+#   TRAIN_GAME             game file of the cartridge; default: zelda.yaml
 #   TRAIN_OBSERVATION      ram, screen or both
 #   TRAIN_SEED
 .PHONY: train train-pure-rl train-parallel train-20k

@@ -1,4 +1,4 @@
-"""Document 004's training: PPO on several Game Boys at once. The document starts it by `make train-20k` (train.mk).
+"""Training of document 004: PPO on several Game Boys in parallel. `make train-20k` (train.mk) runs this script.
 
 python examples/game_boy/train.py --steps 20000 --envs 2 --episode-length 750 --update-epochs 6
 """
@@ -29,22 +29,24 @@ SETTINGS: dict[str, Any] = {
 }
 WITH_SCREENS = {"share_features": True}
 SMALL_SCREENS = {"downscale": 4, "stack": 2}
-"""As `multiverse/QuestScreen-v0` has them: 36 × 40 pixels take a tenth of the convolutions of 72 × 80."""
+"""Settings of `multiverse/QuestScreen-v0`: 36 × 40 pixels need a tenth of the convolutions of 72 × 80."""
 
 
 def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser(description="Trains PPO on Game Boys.", allow_abbrev=False)
     for name, default, text in [
-        ("steps", 100_000, "of all envs together"),
-        ("envs", 1, "parallel environments"),
-        ("episode-length", 500, "most steps of an episode"),
-        ("update-epochs", 4, "optimization passes over a batch of episodes"),
-        ("batch-size", 128, "rows of a minibatch"),
+        ("steps", 100_000, "total number of env steps"),
+        ("envs", 1, "number of parallel environments"),
+        ("episode-length", 500, "maximum number of steps of an episode"),
+        ("update-epochs", 4, "number of optimization passes over a batch of episodes"),
+        ("batch-size", 128, "number of rows in a minibatch"),
     ]:
         flags.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=f"{text} ({default})")
-    flags.add_argument("--output-dir", default="training_runs", help="gets a folder for each run (training_runs)")
-    flags.add_argument("--rom", help="a cartridge that you own (default: the built-in quest)")
-    flags.add_argument("--game", help="its game file (default: zelda.yaml)")
+    flags.add_argument(
+        "--output-dir", default="training_runs", help="directory that contains one directory per run (training_runs)"
+    )
+    flags.add_argument("--rom", help="ROM of a cartridge that you own (default: the built-in quest)")
+    flags.add_argument("--game", help="game file of the cartridge (default: zelda.yaml)")
     flags.add_argument("--observation", choices=("ram", "screen", "both"), default="ram")
     flags.add_argument("--seed", type=int, default=0)
     return flags
@@ -52,24 +54,29 @@ def parser() -> argparse.ArgumentParser:
 
 def _positive(text: str) -> int:
     if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {text}")
     return int(text)
 
 
 def steps_per_env(steps: int, envs: int, episode_length: int) -> int:
-    """Of a rollout: as the document has it, every env plays about an episode, at least one if the budget is that large,
-    before all of them are learned from. So many that a whole number of rollouts is the budget, where there is one."""
-    of_each = -(-steps // envs)
-    most = max(1, of_each // episode_length)
-    fitting = next((count for count in range(most, most // 2, -1) if of_each % count == 0), most)
-    return -(-of_each // fitting)
+    """Return the number of steps of each env in a rollout.
+
+    As in the document, every env plays about one episode before an update, and at least one if the budget allows it. If
+    possible, the budget is a whole number of rollouts.
+    """
+    env_budget = -(-steps // envs)
+    max_rollouts = max(1, env_budget // episode_length)
+    rollouts = next(
+        (count for count in range(max_rollouts, max_rollouts // 2, -1) if env_budget % count == 0), max_rollouts
+    )
+    return -(-env_budget // rollouts)
 
 
 def train(flags: argparse.Namespace) -> mv.Run:
     screens = flags.observation != "ram"
-    seen = {"observation": flags.observation, "episode_length": flags.episode_length}
-    env, arguments = env_of(flags.rom, flags.game, **seen, **(SMALL_SCREENS if screens else {}))
-    asked = {
+    observation = {"observation": flags.observation, "episode_length": flags.episode_length}
+    env, arguments = env_of(flags.rom, flags.game, **observation, **(SMALL_SCREENS if screens else {}))
+    settings = {
         "env_kwargs": arguments,
         "env_steps": flags.steps,
         "num_envs": flags.envs,
@@ -78,12 +85,12 @@ def train(flags: argparse.Namespace) -> mv.Run:
         "steps_per_env": steps_per_env(flags.steps, flags.envs, flags.episode_length),
         "seed": flags.seed,
     }
-    config = config_for(env, "ppo", {**SETTINGS, **(WITH_SCREENS if screens else {}), **asked}, preset=False)
+    config = config_for(env, "ppo", {**SETTINGS, **(WITH_SCREENS if screens else {}), **settings}, preset=False)
     lines = TrainingLines()
     print(f"Initializing {flags.envs} parallel environments...", flush=True)
     run = start_run(config, StartOptions(root=flags.output_dir), hooks=[lines])
     print(f"Cleaning up {flags.envs} environments...")
-    for number in range(1, flags.envs + 1):  # `start_run` has closed them, and would have raised if it could not
+    for number in range(1, flags.envs + 1):  # `start_run` has closed them, and raises if it cannot
         print(f"Environment {number} closed")
     print(final_block(run.summary, lines.average, flags.envs))
     print(f"Memory usage: {lines.peak_mb:.1f} MB at most\nRun: {run.path}", flush=True)
@@ -91,12 +98,12 @@ def train(flags: argparse.Namespace) -> mv.Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 if something is not installed, 2 for a bad argument, 130 after Ctrl-C."""
+    """Run the script; return the exit status: 0, 1 for a missing package, 2 for an invalid argument, 130 for Ctrl-C."""
     flags = parser().parse_args(arguments)
     try:
         train(flags)
     except KeyboardInterrupt:
-        print(f"Interrupted, and saved. To go on: multiverse resume {flags.output_dir}", flush=True)
+        print(f"Interrupted; the run is saved. To resume: multiverse resume {flags.output_dir}", flush=True)
         return INTERRUPTED
     except ImportError as error:
         print(f"train.py: {error}", file=sys.stderr)
@@ -107,6 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-# No worker needs this guard: they do not import the script. It is here so that tests and notebooks can.
+# Workers do not need this guard, because they do not import the script. Tests and notebooks do.
 if __name__ == "__main__":
     sys.exit(main())

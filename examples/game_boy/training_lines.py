@@ -1,4 +1,4 @@
-"""Today this is what `multiverse train` prints: here a run in the document's lines."""
+"""Progress lines in the document's format. `multiverse train` prints its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import multiverse as mv
 
 
 class TrainingLines(mv.Hook):
-    """A line for every episode; for every update what it learns from, its passes, throughput and memory."""
+    """Print a line for every episode and, for every update, its episodes, epochs, throughput and memory."""
 
     def __init__(self) -> None:
         self._last_10: deque[float] = deque(maxlen=10)
-        self._env_steps: dict[int, int] = {}  # of each env, its episodes' lengths so far
+        self._env_steps: dict[int, int] = {}  # by env id: total length of its episodes
         self._episodes, self._started_at, self.peak_mb = 0, 0.0, 0.0
 
     def on_start(self, trainer: Any) -> None:
-        """Every env has been built and has begun its first episode, in which the policy acts next."""
+        """Report the environments: all are built, and in the first step of their first episode."""
         envs = trainer.session.envs
         for number, episode in enumerate(envs.episode_counts.tolist(), 1):
             assert episode == 0
@@ -37,7 +37,7 @@ class TrainingLines(mv.Hook):
         print(f"Optimization epoch: {len(returns)} episodes, avg reward: {average:.3f}", flush=True)
 
     def _episode(self, episode: Any, num_envs: int) -> None:
-        """`Step` counts all envs, which are stepped side by side."""
+        """Print the line of an episode. `Step` counts all envs, which are stepped in parallel."""
         self._episodes += 1
         self._last_10.append(episode.returned)
         steps = self._env_steps[episode.env_id] = self._env_steps.get(episode.env_id, 0) + episode.length
@@ -49,14 +49,14 @@ class TrainingLines(mv.Hook):
 
     @property
     def average(self) -> float:
-        """Of the last 10 episodes' rewards."""
+        """Mean reward of the last 10 episodes."""
         return sum(self._last_10) / len(self._last_10) if self._last_10 else math.nan
 
     def on_update(self, trainer: Any, report: Any) -> None:
-        """The passes that were made, by the gradient steps that were."""
+        """Print a line for each epoch; the number of epochs is derived from the number of gradient steps."""
         settings, rollout = trainer.config.settings, trainer.session.rollouts[0]
-        in_a_pass = math.ceil(int(rollout.valid.sum()) / settings.batch_size) or 1
-        for epoch in range(1, round((report.gradient_steps + report.skipped) / in_a_pass) + 1):
+        steps_per_epoch = math.ceil(int(rollout.valid.sum()) / settings.batch_size) or 1
+        for epoch in range(1, round((report.gradient_steps + report.skipped) / steps_per_epoch) + 1):
             print(f"   Epoch {epoch}/{settings.epochs}: Optimizing policy...")
         self.peak_mb = max(self.peak_mb, memory_mb())
         per_second = trainer.metrics["env_steps_per_s"]
@@ -64,19 +64,19 @@ class TrainingLines(mv.Hook):
 
 
 def memory_mb() -> float:
-    """What this program and its worker processes hold that nobody else does."""
+    """Return the memory in MB that is private to this program and its worker processes (USS)."""
     program = psutil.Process()
-    held = 0
+    total_bytes = 0
     for process in [program, *program.children(recursive=True)]:
         try:
-            held += process.memory_full_info().uss
-        except psutil.Error:  # it has just ended, or belongs to another user
+            total_bytes += process.memory_full_info().uss
+        except psutil.Error:  # the process has ended, or belongs to another user
             continue
-    return held / 1e6
+    return total_bytes / 1e6
 
 
 def final_block(summary: dict[str, Any], average: float, num_envs: int) -> str:
-    """Training time is that of playing and learning; what evaluating and saving took is not in it."""
+    """Return the summary block. The training time excludes evaluation and saving."""
     seconds = summary["seconds"] - summary["evaluate_s"] - summary["save_s"]
     return "\n".join(
         [

@@ -1,9 +1,9 @@
-"""The first document, working: an AEC grid world, flattened, trained over many envs. README.md walks through it.
+"""Document 000: an AEC grid world, flattened, and trained on many environments in parallel. See README.md.
 
     from examples.grid_world import AsyncPettingZooVecEnv, DummyVecEnv, FlattenMultiAgentWrapper
     from examples.grid_world import GridWorldEnvMultiAgent, SubprocVecEnv
 
-Names are imported when they are first used: worker processes come by here too, and must not load torch.
+Names are imported on first use: worker processes import this package too, and must not load torch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOME_OF = {
+_MODULE_OF = {
     "AsyncPettingZooVecEnv": "multiverse.interop.agilerl",
     "DummyVecEnv": "multiverse.interop.stable_baselines3",
     "FlattenMultiAgentWrapper": "examples.grid_world.flatten_multi_agent_wrapper",
@@ -29,6 +29,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

@@ -1,9 +1,9 @@
-"""Trains a team in the grid world: PPO of Stable-Baselines3 over many envs in parallel.
+"""Train a team in the grid world with PPO of Stable-Baselines3 on many environments in parallel.
 
     python examples/grid_world/custom_env_main.py
     python examples/grid_world/custom_env_main.py --num-envs 1 --total-timesteps 20000 --no-video
 
-Every key of `config` has a flag; --help tells them all. In multiverse itself this is
+Every key of `config` has a flag (see --help). The same training in multiverse:
 `mv.train("examples.grid_world.worlds:make_env", num_envs=8, env_steps=250_000)`.
 """
 
@@ -39,7 +39,7 @@ config: Config = {
 
 
 def make_vec_env(config: Config, videos: Path | None = None) -> Any:
-    """The envs of a config as one vector env; the first of them, and only that, records videos."""
+    """Return the vector env of a config. Only env 0 records videos."""
     from examples.grid_world.learner import DummyVecEnv, SubprocVecEnv
 
     num_envs = config["num_envs"]
@@ -51,7 +51,7 @@ def make_vec_env(config: Config, videos: Path | None = None) -> Any:
 
 
 def train(config: Config, run: Run) -> dict[str, Any]:
-    """Learns, evaluates, and returns what is worth remembering; after Ctrl-C what there is by then."""
+    """Train and evaluate; return the summary of the run, which is partial after Ctrl-C."""
     from examples.grid_world.learner import Learner
 
     env = make_vec_env(config, run.videos if config["video"] else None)
@@ -68,33 +68,33 @@ def train(config: Config, run: Run) -> dict[str, Any]:
     return summary
 
 
-def report(run: Run, total: int, figures: dict[str, float], step: int) -> None:
-    """Figures into the run, and a line for whoever watches."""
-    run.log(figures, step)
+def report(run: Run, total: int, metrics: dict[str, float], step: int) -> None:
+    """Log metrics to the run and print a progress line."""
+    run.log(metrics, step)
     names = {"time/fps": "env steps/s", "rollout/ep_rew_mean": "return", "rollout/success_rate": "success"}
-    told = [f"{name} {figures[key]:,.4g}" for key, name in names.items() if key in figures]
-    print(" | ".join([f"env steps {step:,} of {total:,}", *told]), flush=True)
+    parts = [f"{name} {metrics[key]:,.4g}" for key, name in names.items() if key in metrics]
+    print(" | ".join([f"env steps {step:,} of {total:,}", *parts]), flush=True)
 
 
 def worker_count(env: Any) -> int:
-    """Processes beside this one in which envs run."""
+    """Return the number of worker processes."""
     return len({process.pid for process in getattr(env, "processes", ())})
 
 
 def compare(learner: Any, config: Config) -> dict[str, float]:
-    """The trained team beside one that acts at random, on the same seeds."""
+    """Evaluate the trained team and a random team on the same seeds."""
     build, episodes = functools.partial(make_env, config["preset"], config["task"]), config["eval_episodes"]
     trained = evaluate(learner.act, build, episodes).success_rate
-    chance = evaluate(random_team(build().action_space.nvec), build, episodes).success_rate
-    print(f"Success on {episodes} unseen seeds: trained team {trained:.2f}, random team {chance:.2f}")
-    return {"eval/success_rate": trained, "eval/random_success_rate": chance}
+    random = evaluate(random_team(build().action_space.nvec), build, episodes).success_rate
+    print(f"Success on {episodes} unseen seeds: trained team {trained:.2f}, random team {random:.2f}")
+    return {"eval/success_rate": trained, "eval/random_success_rate": random}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 if something was not there, 2 for a bad argument, 130 after Ctrl-C."""
-    chosen = configured(config, "Trains a team in the grid world.", arguments)
+    """Run the script; return the exit status: 0, 1 for a missing package, 2 for an invalid argument, 130 for Ctrl-C."""
+    chosen = configured(config, "Train a team in the grid world.", arguments)
     try:
-        import examples.grid_world.learner  # noqa: F401 - what is missing is told before a run is begun
+        import examples.grid_world.learner  # noqa: F401 - report missing packages before the run is created
 
         if chosen["video"]:
             need_pillow()
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary: dict[str, Any] = {"status": "failed"}
     try:
         summary = train(chosen, run)
-    except KeyboardInterrupt:  # before the learning, or after it
+    except KeyboardInterrupt:  # before or after training; `Learner.learn` handles it in between
         summary = {"status": "interrupted"}
     finally:
         run.finish(summary)
@@ -114,6 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if summary["status"] == "finished" else 130
 
 
-# No worker needs this guard: they do not import the script. It is here so that tests and notebooks can.
+# Workers do not need this guard, because they do not import the script. Tests and notebooks do.
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""How often a team reaches the target, on seeds of its own."""
+"""Evaluation of a team: how often it reaches the target on unseen seeds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Policy = Callable[[Any], Any]
 """Observations [E, *obs] → actions [E, agents]."""
 
 UNSEEN_SEEDS = 1_000_000
-"""The first seed of evaluations. Training seeds each env once, with run seed + env id, and takes none near these."""
+"""First seed of evaluations. Training uses run seed + env id, which is far below this value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Some episodes of one team."""
+    """Results of one team over several episodes."""
 
     episodes: int
-    successes: int  # the target was reached
+    successes: int  # number of episodes in which the target was reached
     mean_length: float
     mean_return: float
 
@@ -32,7 +32,7 @@ class Evaluation:
 
 
 def evaluate(policy: Policy, make_env: Callable[[], Any], episodes: int) -> Evaluation:
-    """One episode for each of the seeds UNSEEN_SEEDS, UNSEEN_SEEDS + 1, …: the same ones for every team."""
+    """Play one episode for each of the seeds UNSEEN_SEEDS, UNSEEN_SEEDS + 1, …, which are the same for every team."""
     envs = mv.make_vec(make_env, episodes, executor="serial", autoreset="disabled")
     try:
         observations, _ = envs.reset(seed=[UNSEEN_SEEDS + episode for episode in range(episodes)])
@@ -40,14 +40,14 @@ def evaluate(policy: Policy, make_env: Callable[[], Any], episodes: int) -> Eval
         while running.size:
             observations, _, terminated, truncated, _ = envs.step(policy(observations), env_ids=running)
             successes += int(terminated.sum())
-            going_on = ~(terminated | truncated)
-            running, observations = running[going_on], observations[going_on]
+            unfinished = ~(terminated | truncated)
+            running, observations = running[unfinished], observations[unfinished]
         return Evaluation(episodes, successes, float(envs.episode_lengths.mean()), float(envs.episode_returns.mean()))
     finally:
         envs.close()
 
 
 def random_team(action_counts: Sequence[int], seed: int = 0) -> Policy:
-    """Every agent does anything, each action as likely as the others."""
+    """Return a policy in which every agent draws its actions uniformly."""
     generator = np.random.default_rng(seed)
     return lambda observations: generator.integers(0, action_counts, (len(observations), len(action_counts)))

@@ -1,4 +1,4 @@
-"""`FlattenMultiAgentWrapper`: what is `multiverse.flatten_agents` in the library, under the document's name."""
+"""`FlattenMultiAgentWrapper`, the document's name of `multiverse.flatten_agents`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import multiverse as mv
 
 
 class FlattenMultiAgentWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A PettingZoo env as one `gymnasium.Env`, in which every agent acts in every step.
+    """Wrapper that turns a PettingZoo env into one `gymnasium.Env`, in which every agent acts in every step.
 
-    One row holds all agents' observations, one MultiDiscrete action all agents' actions; the reward is their sum.
-    `unwrapped.split_actions` shows each agent's part of an action.
+    The observation is the concatenation of all agents' observations, the action a MultiDiscrete of all agents' actions,
+    and the reward the sum of all agents' rewards. `unwrapped.split_actions` returns each agent's part of an action.
     """
 
     def __init__(self, env: Any) -> None:

@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 over any vector env. Only this module needs torch."""
+"""PPO of Stable-Baselines3 on any vector env. Only this module imports torch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ except ModuleNotFoundError as missing:
 __all__ = ["DummyVecEnv", "Learner", "SubprocVecEnv"]
 
 ROLLOUT_STEPS = 2048
-"""Env steps before each update, of all envs together: what is learned does not hang on the number of envs."""
+"""Total number of env steps per update, so that the updates do not depend on the number of envs."""
 
 MINIBATCHES = 8
 RECENT_EPISODES = 100
 
 Log = Callable[[dict[str, float], int], None]
-"""Takes the figures after so many env steps, under the names that Stable-Baselines3 gives them."""
+"""Called with metrics, under Stable-Baselines3's names, and the number of env steps."""
 
 
 class Learner:
-    """One training, from beginning to end. `env` stays its caller's to close."""
+    """One training run. The caller closes `env`."""
 
     def __init__(self, env: Any, config: Config, log: Log) -> None:
-        torch.set_num_threads(1)  # the networks are small, and the cores are the envs'
+        torch.set_num_threads(1)  # the networks are small, and the envs use the other cores
         self._total = config["total_timesteps"]
         steps_per_env = steps_of_each_env(env.num_envs, self._total)
         self._ppo = PPO(
@@ -50,13 +50,13 @@ class Learner:
             seed=config["seed"],
             device="cpu",
         )
-        self._ppo.set_logger(Logger(None, [FigureWriter(log)]))
+        self._ppo.set_logger(Logger(None, [MetricsWriter(log)]))
 
     def learn(self) -> dict[str, Any]:
-        """Status, env steps, speed and success. Ctrl-C ends it early, and the status tells so."""
-        watch, status, begun = Watch(), "finished", time.perf_counter()
+        """Train; return the status, env steps, speed and success rate. After Ctrl-C the status is "interrupted"."""
+        monitor, status, begun = Monitor(), "finished", time.perf_counter()
         try:
-            self._ppo.learn(self._total, callback=watch)
+            self._ppo.learn(self._total, callback=monitor)
         except KeyboardInterrupt:
             status = "interrupted"
         seconds, env_steps = time.perf_counter() - begun, self._ppo.num_timesteps
@@ -65,27 +65,27 @@ class Learner:
             "env_steps": env_steps,
             "seconds": round(seconds, 2),
             "env_steps_per_second": round(env_steps / seconds, 1),
-            "collected_per_second": round(env_steps / watch.collecting_s, 1) if watch.collecting_s else None,
-            "success_rate": watch.success_rate,
+            "collected_per_second": round(env_steps / monitor.collecting_s, 1) if monitor.collecting_s else None,
+            "success_rate": monitor.success_rate,
         }
 
     def act(self, observations: Any) -> Any:
-        """Actions drawn as in training."""
+        """Return actions sampled from the policy, as in training."""
         return self._ppo.predict(observations, deterministic=False)[0]
 
     def save(self, path: Path) -> None:
-        """For `PPO.load`."""
+        """Save the model in a file for `PPO.load`."""
         self._ppo.save(path)
 
 
 def steps_of_each_env(num_envs: int, total: int) -> int:
-    """Of one rollout; a multiple of MINIBATCHES, so that these are of one size."""
+    """Return the number of steps of each env in a rollout, a multiple of MINIBATCHES for minibatches of equal size."""
     wanted = min(ROLLOUT_STEPS, total) // num_envs
     return max(MINIBATCHES, wanted // MINIBATCHES * MINIBATCHES)
 
 
-class Watch(BaseCallback):
-    """How long collecting took, and how many of the last episodes ended at the target and not for lack of time."""
+class Monitor(BaseCallback):
+    """Callback that measures the collection time and the share of recent episodes that reached the target."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class Watch(BaseCallback):
             self.logger.record("rollout/success_rate", self.success_rate)
 
 
-class FigureWriter(KVWriter):
-    """Hands on what Stable-Baselines3 writes: its numbers, and nothing else."""
+class MetricsWriter(KVWriter):
+    """Writer that passes the numeric metrics of Stable-Baselines3 to a `Log` function."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -121,4 +121,4 @@ class FigureWriter(KVWriter):
         self._log({key: float(value) for key, value in key_values.items() if not isinstance(value, str)}, step)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: no file is open."""

@@ -1,4 +1,4 @@
-"""The scripts' `config` dicts, and a flag for every key: `num_envs` is `--num-envs`. Both are checked alike."""
+"""Validation of the scripts' `config` dicts, and a flag for every key: `num_envs` is `--num-envs`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What one key may be."""
+    """Accepted values of one key."""
 
     help: str
     kind: type = int
     at_least: int | None = None
     at_most: int | None = None
     one_of: tuple[str, ...] = ()
-    optional: bool = False  # None will do
+    optional: bool = False  # whether None is accepted
 
     def refusal(self, value: Any) -> str | None:
-        """What was expected, if it is not this value."""
+        """Return the expected values if this value is invalid, otherwise None."""
         if value is None and self.optional:
             return None
         if self.one_of:
@@ -42,28 +42,30 @@ class Setting:
 
 
 SETTINGS = {
-    "num_envs": Setting("parallel envs", at_least=1),
-    "total_timesteps": Setting("steps of all envs together", at_least=1),
-    "seed": Setting("of the envs and of the learner", at_least=0, at_most=UNSEEN_SEEDS // 2),
+    "num_envs": Setting("number of parallel envs", at_least=1),
+    "total_timesteps": Setting("total number of env steps", at_least=1),
+    "seed": Setting("seed of the envs and of the learner", at_least=0, at_most=UNSEEN_SEEDS // 2),
     "preset": Setting("size of the grid", str, one_of=tuple(PRESETS)),
     "task": Setting(
-        "reach a target that is shown, search for it, or watch it (the preset as it is)", str, one_of=TASKS
+        "reach: the target's position is observed; search: it is not; watch: the unchanged preset", str, one_of=TASKS
     ),
-    "vec_env": Setting("envs in worker processes, or all in this one", str, one_of=("subproc", "dummy")),
-    "workers": Setting("worker processes; left out: one per usable core", at_least=1, optional=True),
-    "run_dir": Setting("folder for the folder of this run", str),
-    "tracker": Setting("auto: also WandB, if it is installed", str, one_of=TRACKERS),
+    "vec_env": Setting(
+        "subproc: envs in worker processes; dummy: all envs in this process", str, one_of=("subproc", "dummy")
+    ),
+    "workers": Setting("number of worker processes; default: one per usable core", at_least=1, optional=True),
+    "run_dir": Setting("directory that contains one directory per run", str),
+    "tracker": Setting("auto: also log to WandB if it is installed", str, one_of=TRACKERS),
     "video": Setting("record episodes of env 0", bool),
-    "eval_episodes": Setting("episodes after training, on seeds never trained on", at_least=0),
+    "eval_episodes": Setting("number of evaluation episodes after training, on unseen seeds", at_least=0),
 }
 
 
 def configured(config: Mapping[str, Any], description: str, arguments: Sequence[str] | None = None) -> Config:
-    """The config with the command line's values in place of its own. Ends the program, and says why, if one is bad."""
+    """Return the config with the command line's values. Exit with an error message if a value is invalid."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     unknown = [key for key in config if key not in SETTINGS]
     if unknown:
-        parser.error(f"config[{unknown[0]!r}]: there is no such key; the keys are {', '.join(SETTINGS)}")
+        parser.error(f"config has an unknown key {unknown[0]!r}; the keys are {', '.join(SETTINGS)}")
     for key, value in config.items():
         _add_flag(parser, key, value, SETTINGS[key])
     chosen = vars(parser.parse_args(arguments))

@@ -1,10 +1,10 @@
-"""Trains MPE's simple_push_v3 (package mpe2): an agent that runs to its landmark, and an adversary that pushes it away.
+"""Train MPE's simple_push_v3 (package mpe2): an agent moves to its landmark, and an adversary pushes it away.
 
     python examples/grid_world/simple_push_v3_train.py
     python examples/grid_world/simple_push_v3_train.py --num-envs 4 --total-timesteps 20000
 
-Each of the two has a learner of its own (`mv.train`: PPO, many copies in parallel, a run that can be resumed). What
-they have learned then plays on the drop-in for AgileRL's vector env, beside an agent that acts at random.
+Each of the two has its own learner (`mv.train`: PPO, many environments in parallel, a run that can be resumed). The
+trained agents then play on the drop-in for AgileRL's vector env, and are compared with a random agent.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ config: Config = {
 }
 ENV = "mpe2.simple_push_v3:parallel_env"
 STEPS = 25
-"""Of an episode."""
+"""Number of steps in an episode."""
 LINES = 10
-"""Lines of progress."""
+"""Number of progress lines."""
 
 Act = Callable[[dict[str, Any]], dict[str, Any]]
-"""Observations by agent, a row for every env → actions."""
+"""Maps observations by agent, one row per env, to actions."""
 
 
 def make_env() -> Any:
-    """One simple_push_v3; 25 steps an episode."""
+    """Return a simple_push_v3 env, with 25 steps per episode."""
     from mpe2 import simple_push_v3
 
     return simple_push_v3.parallel_env()
 
 
 def train(config: Config) -> Any:
-    """A run of `mv.train` in a folder of its own, with a few lines about how it goes."""
+    """Train with `mv.train`, printing progress lines; return the run."""
     import multiverse as mv
 
     total = config["total_timesteps"]
@@ -63,47 +63,47 @@ def train(config: Config) -> Any:
                 self.next_line += total / LINES
                 returns = ", ".join(f"{agent} {returned:.2f}" for agent, returned in recent.by_agent.items())
                 speed = f"{clock.env_steps / clock.seconds:,.0f}"
-                words = f"env steps {clock.env_steps:,} of {total:,} | env steps/s {speed}"
-                print(f"{words} | returns {returns} (last {len(recent)} episodes)", flush=True)
+                position = f"env steps {clock.env_steps:,} of {total:,} | env steps/s {speed}"
+                print(f"{position} | returns {returns} (last {len(recent)} episodes)", flush=True)
 
-    how = {"num_envs": config["num_envs"], "env_steps": total, "seed": config["seed"], "evaluate_every": 0}
-    return mv.train(ENV, root=config["run_dir"], hooks=[Lines()], progress=False, **how)
+    settings = {"num_envs": config["num_envs"], "env_steps": total, "seed": config["seed"], "evaluate_every": 0}
+    return mv.train(ENV, root=config["run_dir"], hooks=[Lines()], progress=False, **settings)
 
 
 def distance(env: Any, act: Act, episodes: int) -> float:
-    """How far the agent ends from its landmark, in the mean over episodes on seeds that no training sees."""
-    found: list[float] = []
-    while len(found) < episodes:
-        observations, _ = env.reset(seed=UNSEEN_SEEDS + len(found))
-        for _ in range(STEPS - 1):  # the last one would show the next episode
+    """Return the agent's final distance to its landmark, averaged over episodes on unseen seeds."""
+    distances: list[float] = []
+    while len(distances) < episodes:
+        observations, _ = env.reset(seed=UNSEEN_SEEDS + len(distances))
+        for _ in range(STEPS - 1):  # the last step would return the next episode's observation
             observations, _, _, _, _ = env.step(act(observations))
-        found += np.linalg.norm(observations["agent_0"][:, 2:4], axis=1).tolist()
-    return float(np.mean(found[:episodes]))
+        distances += np.linalg.norm(observations["agent_0"][:, 2:4], axis=1).tolist()
+    return float(np.mean(distances[:episodes]))
 
 
 def compare(run: Any, config: Config) -> None:
-    """The trained agent and one that acts at random, each with the trained adversary."""
+    """Compare the trained agent with a random one, both with the trained adversary."""
     import multiverse as mv
     from examples.grid_world import AsyncPettingZooVecEnv
 
     num_envs, policies, rng = config["num_envs"], mv.load(run), np.random.default_rng(config["seed"])
     env = AsyncPettingZooVecEnv([make_env for _ in range(num_envs)])
 
-    def by_chance(observations: dict[str, Any]) -> dict[str, Any]:
+    def act_randomly(observations: dict[str, Any]) -> dict[str, Any]:
         return {**policies.act(observations), "agent_0": rng.integers(0, 5, num_envs)}
 
     try:
         print(f"Envs: {num_envs} × simple_push_v3 in {type(env).__name__}, agents {', '.join(env.agents)}")
-        trained, random = (distance(env, act, config["eval_episodes"]) for act in (policies.act, by_chance))
-        told = f"trained agent {trained:.2f}, random agent {random:.2f}"
-        print(f"Distance from its landmark, over {config['eval_episodes']} episodes: {told}", flush=True)
+        trained, random = (distance(env, act, config["eval_episodes"]) for act in (policies.act, act_randomly))
+        distances = f"trained agent {trained:.2f}, random agent {random:.2f}"
+        print(f"Distance from its landmark, over {config['eval_episodes']} episodes: {distances}", flush=True)
     finally:
         env.close()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 if something is not installed, 2 for a bad argument, 130 after Ctrl-C."""
-    chosen = configured(config, "Trains simple_push_v3, each agent with a learner of its own.", arguments)
+    """Run the script; return the exit status: 0, 1 for a missing package, 2 for an invalid argument, 130 for Ctrl-C."""
+    chosen = configured(config, "Train simple_push_v3 with one learner per agent.", arguments)
     try:
         make_env().close()
     except ImportError as missing:
@@ -116,11 +116,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             compare(run, chosen)
         print(f"Run finished: {run.path}", flush=True)
     except KeyboardInterrupt:
-        print(f"Interrupted; to go on: multiverse resume {chosen['run_dir']}", flush=True)
+        print(f"Interrupted. To resume: multiverse resume {chosen['run_dir']}", flush=True)
         return 130
     return 0
 
 
-# No worker needs this guard: they do not import the script. It is here so that tests and notebooks can.
+# Workers do not need this guard, because they do not import the script. Tests and notebooks do.
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,6 +1,6 @@
-"""One training, one run: a folder with its config, metrics, videos and model, and a WandB run if WandB is there.
+"""Tracking of runs: a directory with the config, metrics, videos and model, and a WandB run if WandB is installed.
 
-Only the program that learns comes by here. Workers do not import the script, so they cannot begin runs of their own.
+Only the training program imports this module. Workers do not import the script, so they cannot start further runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONNECT_S = 3.0
 
 
 class Run:
-    """A run under way. `folder` is its own; `name` says where else it can be seen."""
+    """A running training. `folder` is its directory; `name` states where it is logged."""
 
     def __init__(self, folder: Path, wandb_run: Any = None) -> None:
         self.folder, self.videos, self.model = folder, folder / "videos", folder / "model.zip"
@@ -31,14 +31,14 @@ class Run:
         self._metrics = (folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Figures after `step` env steps; on disk when this returns."""
+        """Log metrics after `step` env steps. They are on disk when this method returns."""
         self._metrics.write(json.dumps({"step": step, **metrics}) + "\n")
         self._metrics.flush()
         if self._wandb_run is not None:
             self._wandb_run.log(dict(metrics), step=step)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The last word, in `summary.json`; videos go to WandB too. Twice without harm."""
+        """Write `summary.json` and upload videos to WandB. Calling this method again has no effect."""
         if self._metrics.closed:
             return
         self._metrics.close()
@@ -50,9 +50,9 @@ class Run:
 
 
 def start_run(parent: Path, config: Mapping[str, Any], tracker: str = "auto") -> Run:
-    """A new folder under `parent`, and one WandB run if `tracker` wants one; asks nothing of anybody.
+    """Create a directory under `parent` and, depending on `tracker`, one WandB run, without a prompt.
 
-    WandB works offline unless a key and a connection are there; WANDB_MODE overrides that.
+    WandB works offline unless a key and a connection are available; WANDB_MODE overrides this.
     """
     with_wandb = tracker == "wandb" or (tracker == "auto" and importlib.util.find_spec("wandb") is not None)
     wandb = _wandb() if with_wandb else None
@@ -72,7 +72,7 @@ def start_run(parent: Path, config: Mapping[str, Any], tracker: str = "auto") ->
 
 
 def wandb_mode() -> str:
-    """`online` where WandB could log in without asking, and reach its server; else `offline`."""
+    """Return `online` if WandB has a key and can reach its server, else `offline`."""
     server = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
     host = server.hostname or ""
     return "online" if _has_key(host) and _answers(host, server.port or 443) else "offline"
@@ -99,7 +99,9 @@ def _wandb() -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError("WandB is not installed: pip install 'multiverse[tracking]', or --tracker local") from error
+        raise ImportError(
+            "WandB is not installed: pip install 'multiverse[tracking]', or pass --tracker local"
+        ) from error
     return wandb
 
 
@@ -108,7 +110,7 @@ def _mode_of(wandb_run: Any) -> str:
 
 
 def _new_folder(parent: Path) -> Path:
-    """run-DATE-TIME, with a number where that is taken: never another run's folder."""
+    """Create a directory named run-DATE-TIME, with a number appended if that name exists."""
     stem, number = time.strftime("run-%Y%m%d-%H%M%S"), 1
     while True:
         folder = parent / (stem if number == 1 else f"{stem}-{number}")

@@ -1,4 +1,4 @@
-"""Videos of some episodes of one env, as animated GIFs: every browser plays them, and Pillow alone writes them."""
+"""Videos of selected episodes as animated GIFs, which every browser plays and which need only Pillow."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LAST_FRAME_MS = 1000
 
 
 def is_recorded(episode: int) -> bool:
-    """Often while much is learned: cubes (0, 1, 8, 27, … 729), then every thousandth; as Gymnasium's recorder does."""
+    """Return whether an episode is recorded: cubes (0, 1, 8, 27, … 729), then every thousandth, as in Gymnasium."""
     return round(episode ** (1 / 3)) ** 3 == episode if episode < 1000 else episode % 1000 == 0
 
 
 class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Records the episodes that `is_recorded` names, one file each, written when the episode ends."""
+    """Wrapper that records the episodes selected by `is_recorded`, one file each, written when the episode ends."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], folder: Path, name: str) -> None:
         super().__init__(env)
@@ -26,19 +26,19 @@ class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._frames: list[Any] = []
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        begun = self.env.reset(**arguments)
+        result = self.env.reset(**arguments)
         self._episode += 1
-        self._frames.clear()  # an episode that was left before its end is not written
+        self._frames.clear()  # an unfinished episode is not written
         self._record()
-        return begun
+        return result
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        stepped = self.env.step(action)
+        result = self.env.step(action)
         self._record()
-        if (stepped[2] or stepped[3]) and self._frames:
+        if (result[2] or result[3]) and self._frames:
             write_gif(self._folder / f"{self._name}-episode-{self._episode:06d}.gif", self._frames, self._frame_ms())
             self._frames.clear()
-        return stepped
+        return result
 
     def _record(self) -> None:
         if is_recorded(self._episode):
@@ -49,7 +49,7 @@ class EpisodeVideos(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def write_gif(path: Path, frames: list[Any], frame_ms: int) -> None:
-    """Frames [height, width, 3] as an animation that pauses at its end and begins again."""
+    """Write frames [height, width, 3] as a looping animation that pauses at its end."""
     pillow = need_pillow()
     pictures = [pillow.fromarray(frame).resize((PIXELS, PIXELS)) for frame in frames]
     durations = [frame_ms] * (len(pictures) - 1) + [LAST_FRAME_MS]
@@ -58,9 +58,9 @@ def write_gif(path: Path, frames: list[Any], frame_ms: int) -> None:
 
 
 def need_pillow() -> Any:
-    """Pillow's Image module, or an error that says where to get it."""
+    """Return Pillow's Image module, or raise an error with the command that installs it."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("videos need Pillow: pip install 'multiverse[video]', or run with --no-video") from error
+        raise ImportError("videos need Pillow: pip install 'multiverse[video]', or pass --no-video") from error
     return Image

@@ -1,4 +1,4 @@
-"""Which grid world is trained in, and how one env of it is built. Worker processes import this: no torch in here."""
+"""The grid worlds used for training. Worker processes import this module, so it must not import torch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from multiverse.envs.grid_world import PRESETS, GridWorldEnvMultiAgent
 
 TASKS = ("reach", "search", "watch")
 REACH_STEPS = {"small": 25, "medium": 50, "large": 100}
-"""Steps of an episode when the target is to be reached: at the presets' own limits chance alone gets a team there."""
+"""Maximum episode length of `reach` and `search`. With the presets' limits, a random team reaches the target too."""
 
 WIDEST_VIEW = 7
-"""Cells along one side of what an observer sees from its highest altitude."""
+"""Width in cells of an observer's view from its highest altitude."""
 
 
 def world_arguments(preset: str, task: str) -> dict[str, Any]:
-    """Constructor arguments of a `GridWorldEnvMultiAgent`.
+    """Return the constructor arguments of a `GridWorldEnvMultiAgent`.
 
-    `watch` is the preset as it is: seeing the target pays at every step and reaching it only once, so the best team
-    stays within sight. In `search` only reaching it pays: nobody sees the target from outside the target's own view,
-    where λ = 0 makes a step worth nothing, and everywhere else it costs 0.01; and there is less time. `reach` is that
-    with the target's place shown. Grid, obstacles, team and the target's ways are the preset's in all of them.
+    `watch` is the unchanged preset: seeing the target is rewarded at every step and reaching it only once, so the best
+    team stays within sight. `search` rewards only reaching the target, in less time: a step in the target's view has
+    reward 0 (λ = 0), and any other step costs 0.01. No observer sees the target from outside that view. `reach` is
+    `search` with the target's position observed. Grid, obstacles, team and target movement are always the preset's.
     """
     if task == "watch":
         return dict(PRESETS[preset])
@@ -40,9 +40,9 @@ def world_arguments(preset: str, task: str) -> dict[str, Any]:
 
 
 def make_env(preset: str = "small", task: str = "reach", videos: Path | None = None) -> gymnasium.Env[Any, Any]:
-    """One flattened grid world, which tells the return of an episode at its end; with `videos` it records some."""
-    # All envs of a Stable-Baselines3 vector env must have one render mode. None is drawn unless somebody asks.
+    """Return a flattened grid world that reports episode returns; with `videos`, it records some episodes."""
+    # All envs of a Stable-Baselines3 vector env must have the same render mode. Frames are only drawn on request.
     world = GridWorldEnvMultiAgent(**world_arguments(preset, task), render_mode="rgb_array")
-    # Here, and not in a VecMonitor of Stable-Baselines3's around all envs: that has every worker load torch.
+    # Not a VecMonitor of Stable-Baselines3 around all envs, with which every worker would load torch.
     env: gymnasium.Env[Any, Any] = RecordEpisodeStatistics(FlattenMultiAgentWrapper(world))
     return env if videos is None else EpisodeVideos(env, videos, name="env-0")

@@ -1,1 +1,1 @@
-"""The third document, working: rollouts of many tasks, collected in parallel. README.md walks through it."""
+"""Document 002: rollouts of many tasks, collected in parallel. See README.md."""

@@ -1,1 +1,1 @@
-"""The second document, working: PPO from the command line, over many envs in parallel. README.md walks through it."""
+"""Document 001: PPO from the command line, on many environments in parallel. See README.md."""

@@ -1,4 +1,4 @@
-"""Today this is what `multiverse train` prints: here a run in the document's lines, by episodes."""
+"""Progress lines per episode in the document's format. `multiverse train` prints its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import multiverse as mv
 
 
 class EpisodeLines(mv.Hook):
-    """Three lines for every `log_interval`th episode; after each rollout that had one, a line about its update."""
+    """Print three lines for every `log_interval`th episode, and an update line after rollouts with such episodes."""
 
     def __init__(self, num_episodes: int, log_interval: int) -> None:
         self._num_episodes, self._log_interval = num_episodes, log_interval
@@ -19,16 +19,16 @@ class EpisodeLines(mv.Hook):
 
     def on_update(self, trainer: Any, report: Any) -> None:
         before = trainer.clock.episodes - len(self._completed)
-        told = [
+        lines = [
             self._episode(number, episode, trainer)
             for number, episode in enumerate(self._completed, before + 1)
             if number % self._log_interval == 0 and number <= self._num_episodes
         ]
-        if told:
-            print("\n".join([*told, update_line(trainer.metrics)]), flush=True)
+        if lines:
+            print("\n".join([*lines, update_line(trainer.metrics)]), flush=True)
 
     def _episode(self, number: int, episode: Any, trainer: Any) -> str:
-        """Mean(100) is of the last hundred after the rollout in which the episode ended."""
+        """Return the lines of an episode. Mean(100) is taken after the rollout in which the episode ended."""
         mean = trainer.metrics["mean_return"]
         return (
             f"Episode {number}/{self._num_episodes}\n"
@@ -38,9 +38,9 @@ class EpisodeLines(mv.Hook):
 
 
 def update_line(metrics: dict[str, Any]) -> str:
-    """The parts of the loss, how far the policy has moved, and env steps per second of this rollout and update.
+    """Return the line of an update: losses, entropy, KL, clip fraction, and env steps per second of rollout and update.
 
-    An update whose every gradient was unusable has no parts.
+    The metrics are missing if all gradients of the update were skipped.
     """
     labels = {"policy_loss": "Policy loss", "value_loss": "Value loss", "entropy": "Entropy", "kl": "KL"}
     labels["clip_fraction"] = "Clip fraction"

@@ -1,9 +1,9 @@
-"""Today this is `multiverse doctor --self-test`: here the document's check that parallel envs work on this machine.
+"""Check that parallel environments work on this machine. In multiverse: `multiverse doctor --self-test`.
 
     cd examples/ml_pipeline
-    python test_parallel_env.py            # seconds; exit status 1 and the reason if something is wrong
+    python test_parallel_env.py            # takes seconds; exit status 1 and the reason if a check fails
 
-Every check is a function that pytest can run as well.
+pytest can run the checks as well.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ def cart_poles(count: int = N_ENVS) -> list[Callable[[], Any]]:
 
 
 def trajectory(env: gym.vector.VectorEnv) -> list[np.ndarray[Any, Any]]:
-    """Observations, rewards and ends of some steps, in which episodes end; always the same actions."""
-    seen, actions = [env.reset(seed=SEED)[0]], np.random.default_rng(SEED).integers(0, 2, (STEPS, env.num_envs))
+    """Return observations, rewards and end flags of STEPS steps with fixed actions, in which episodes end."""
+    results, actions = [env.reset(seed=SEED)[0]], np.random.default_rng(SEED).integers(0, 2, (STEPS, env.num_envs))
     for action in actions:
-        seen += env.step(action)[:4]
-    return [np.array(one) for one in seen]
+        results += env.step(action)[:4]
+    return [np.array(result) for result in results]
 
 
-def equal(one: list[np.ndarray[Any, Any]], other: list[np.ndarray[Any, Any]]) -> bool:
-    return all(np.array_equal(left, right) for left, right in zip(one, other, strict=True))
+def equal(first: list[np.ndarray[Any, Any]], second: list[np.ndarray[Any, Any]]) -> bool:
+    return all(np.array_equal(left, right) for left, right in zip(first, second, strict=True))
 
 
 # -- the checks ----------------------------------------------------------------------------------------------------
-def test_every_start_method_gives_what_single_envs_give() -> None:
-    """The reference is Gymnasium's own loop over envs, on the same seeds: seed + offset."""
+def test_every_start_method_matches_single_envs() -> None:
+    """Compare with Gymnasium's SyncVectorEnv on the same seeds: seed + offset."""
     reference = gym.vector.SyncVectorEnv(cart_poles(), autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     expected = trajectory(reference)
     reference.close()
-    assert np.any(expected[3::4]), "no episode has ended: this check would see nothing of resets"
+    assert np.any(expected[3::4]), "no episode has ended, so that resets are not checked"
     for method in (None, *get_args(StartMethod)):
         with_method = ParallelEnv(cart_poles(), start_method=method)
         try:
-            assert equal(trajectory(with_method), expected), f"start method {method}: other results than single envs"
+            assert equal(trajectory(with_method), expected), f"start method {method}: results differ from single envs"
         finally:
             with_method.close()
 
 
-def test_each_env_has_a_seed_of_its_own() -> None:
+def test_each_env_has_its_own_seed() -> None:
     env = ParallelEnv(cart_poles())
     try:
         first, _ = env.reset(seed=SEED)
         again, _ = env.reset(seed=SEED)
     finally:
         env.close()
-    assert np.array_equal(first, again), "the same seed gave another beginning"
-    assert len(np.unique(first, axis=0)) == N_ENVS, "two envs have begun alike"
+    assert np.array_equal(first, again), "the same seed gave other first observations"
+    assert len(np.unique(first, axis=0)) == N_ENVS, "two envs have the same first observation"
 
 
-def test_envs_that_only_this_program_knows() -> None:
-    """A local class around a variable of this function: what plain pickle refuses."""
+def test_local_env_classes_run_in_workers() -> None:
+    """A local class that uses a variable of this function cannot be pickled with the standard library."""
     length = 3
 
     class Countdown(gym.Env[np.ndarray[Any, Any], np.int64]):
@@ -92,37 +92,41 @@ def test_envs_that_only_this_program_knows() -> None:
         steps = [env.step(np.zeros(N_ENVS, np.int64)) for _ in range(length)]
     finally:
         env.close()
-    assert steps[-1][2].all() and not steps[-2][2].any(), "the episodes have not ended when they should"
-    assert (steps[-1][0] == length).all(), "the next episodes have not begun in the same step"
-    assert [float(last[0]) for last in steps[-1][4]["final_obs"]] == [0.0] * N_ENVS, "the last observations are lost"
+    assert steps[-1][2].all() and not steps[-2][2].any(), "the episodes did not end at the expected step"
+    assert (steps[-1][0] == length).all(), "the next episodes did not start in the same step"
+    assert [float(last[0]) for last in steps[-1][4]["final_obs"]] == [0.0] * N_ENVS, "the last observations are missing"
 
 
-def test_nothing_is_left_running() -> None:
+def test_close_stops_all_workers() -> None:
     env = ParallelEnv(cart_poles(), start_method="forkserver")
     env.reset(seed=SEED)
     workers = [psutil.Process(pid) for pid in env.engine.worker_pids]
     assert workers, "there are no worker processes"
     env.close()
-    assert not psutil.wait_procs(workers, timeout=10)[1], "worker processes are left"
+    assert not psutil.wait_procs(workers, timeout=10)[1], "worker processes are still running"
 
 
 def test_rollouts_are_trained_on_and_saved() -> None:
-    """One rollout at a time, then a run that goes on from where it was saved; the same seed learns the same."""
-    told = []
+    """Train one rollout, resume, train another; the same seed gives the same results."""
+    statistics = []
     for _ in range(2):
         with tempfile.TemporaryDirectory() as folder:
             with PPOTrainer(n_envs=N_ENVS, n_steps=32, checkpoint_dir=folder) as trainer:
-                told.append(trainer.train_episode_vectorized())
+                statistics.append(trainer.train_episode_vectorized())
             with PPOTrainer(resume_from=folder) as trainer:
-                told.append(trainer.train_episode_vectorized())
+                statistics.append(trainer.train_episode_vectorized())
     names = ("env_steps", "n_completed_episodes", "policy_loss", "value_loss", "kl")
-    assert [one["env_steps"] for one in told[:2]] == [32 * N_ENVS, 64 * N_ENVS], "a rollout was lost or added"
-    assert all(math.isfinite(one["policy_loss"]) for one in told)
-    assert [[one[name] for name in names] for one in told[:2]] == [[one[name] for name in names] for one in told[2:]]
+    assert [rollout["env_steps"] for rollout in statistics[:2]] == [32 * N_ENVS, 64 * N_ENVS], (
+        "wrong number of env steps"
+    )
+    assert all(math.isfinite(rollout["policy_loss"]) for rollout in statistics)
+    assert [[rollout[name] for name in names] for rollout in statistics[:2]] == [
+        [rollout[name] for name in names] for rollout in statistics[2:]
+    ]
 
 
 def passes(name: str, check: Callable[[], None]) -> bool:
-    """Tells how it went; what went wrong goes to standard error."""
+    """Run a check and print its result; return whether it passed. Tracebacks go to standard error."""
     try:
         check()
     except Exception:
@@ -134,7 +138,7 @@ def passes(name: str, check: Callable[[], None]) -> bool:
 
 
 def main() -> int:
-    """The exit status: 0 if every check has passed."""
+    """Run all checks; return the exit status: 0 if all have passed."""
     checks = {name: check for name, check in globals().items() if name.startswith("test_")}
     failed = [name for name, check in checks.items() if not passes(name, check)]
     if failed:

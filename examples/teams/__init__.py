@@ -1,1 +1,1 @@
-"""Document 003, working: teams that learn, in one process and in many. README.md walks through it."""
+"""Document 003: training of teams in one process and in several. See README.md."""

@@ -1,4 +1,4 @@
-"""Which process learns and acts on which GPU."""
+"""Assignment of processes to GPUs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ CPU = "cpu"
 
 
 def gpu_of(process_id: int, devices: Sequence[str]) -> str:
-    """The process's device, round-robin; without any it is the CPU."""
+    """Return the device of a process, assigned round-robin; the CPU if there are no devices."""
     return devices[process_id % len(devices)] if devices else CPU
 
 
 def visible_gpus() -> list[str]:
-    """Names of this machine's GPUs, as torch has them."""
+    """Return torch's names of this machine's GPUs."""
     try:
         import torch
     except ImportError:

@@ -1,4 +1,4 @@
-"""Today this is `multiverse.make_vec(env, num_parallel)`: many envs of a team, here under the document's name.
+"""Parallel environments of one team with the document's name. In multiverse: `mv.make_vec(env, num_parallel)`.
 
 manager = ParallelEnvironmentManager("boxjump", {"num_boxes": 4}, num_parallel=8)
 observations = manager.reset_all(seed=0)                       # env i gets seed + i
@@ -20,7 +20,7 @@ Observations = dict[str, Any]
 
 
 class Outcome(NamedTuple):
-    """Of one env's step, as PettingZoo has it: dicts from agents to what is theirs. Empty once its episode is over."""
+    """Result of a step of one env: dicts by agent, as in PettingZoo. Empty once the episode is over."""
 
     observations: Observations
     rewards: dict[str, float]
@@ -30,8 +30,11 @@ class Outcome(NamedTuple):
 
 
 class ParallelEnvironmentManager:
-    """So many envs of one team. In this process, one after the other (`executor="serial"`, as in the document), or
-    wherever else `mv.make_vec` has them: `"process"` is true parallelism, `"auto"` finds out what is faster."""
+    """Vector of `num_parallel` environments of one team.
+
+    `executor` is that of `mv.make_vec`: `"serial"` steps the environments one after another in this process, as in the
+    document; `"process"` is true parallelism; `"auto"` measures which is faster.
+    """
 
     def __init__(
         self,
@@ -40,12 +43,14 @@ class ParallelEnvironmentManager:
         num_parallel: int,
         executor: Literal["serial", "process", "hybrid", "thread", "auto"] = "serial",
     ) -> None:
-        how: dict[str, Any] = {"env_kwargs": env_kwargs, "autoreset": "disabled"}
-        self.engine = mv.make_vec(NAMES.get(env_name, env_name), num_parallel, executor, **how)
+        options: dict[str, Any] = {"env_kwargs": env_kwargs, "autoreset": "disabled"}
+        self.engine = mv.make_vec(NAMES.get(env_name, env_name), num_parallel, executor, **options)
         if not isinstance(self.engine, mv.MultiAgentVectorEnv):
             self.engine.close()
-            raise mv.errors.InvalidRequest(f"{env_name} is no team: expected an env of PettingZoo's parallel API")
-        self.num_parallel, self._begun = num_parallel, False
+            raise mv.errors.InvalidRequest(
+                f"{env_name} is not a multi-agent env: expected an env of PettingZoo's parallel API"
+            )
+        self.num_parallel, self._started = num_parallel, False
 
     def __enter__(self) -> ParallelEnvironmentManager:
         return self
@@ -55,38 +60,36 @@ class ParallelEnvironmentManager:
 
     @property
     def agents(self) -> list[str]:
-        """All there can be."""
+        """Names of all possible agents."""
         return self.engine.possible_agents
 
     def reset_all(self, seed: int | None = None) -> list[Observations]:
-        """Everybody's first observations, for each env."""
+        """Reset all environments; return the observations of each, by agent."""
         observations, _ = self.engine.reset(seed=seed)
-        self._begun = True
-        return [self._of(i, observations) for i in range(self.num_parallel)]
+        self._started = True
+        return [self._env_observations(i, observations) for i in range(self.num_parallel)]
 
     def step_all(self, actions: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        """One step of every env whose episode is not over; for the others, of which no action is taken, nothing."""
-        if not self._begun:
-            raise mv.errors.InvalidRequest(
-                "nothing is being played: reset_all() first, and step_all() until close_all()"
-            )
+        """Step every env whose episode is not over; the outcome of the others is empty."""
+        if not self._started:
+            raise mv.errors.InvalidRequest("no episode is running: call reset_all() before step_all()")
         if len(actions) != self.num_parallel:
-            raise mv.errors.InvalidActions(f"actions for {len(actions)} envs, and there are {self.num_parallel}")
+            raise mv.errors.InvalidActions(f"expected actions for {self.num_parallel} envs, got {len(actions)}")
         acting = [self.acting(i) for i in range(self.num_parallel)]
         for i, (given, agents) in enumerate(zip(actions, acting)):
             if missing := [agent for agent in agents if agent not in given]:
                 raise mv.errors.InvalidActions(f"env {i}: no action for {', '.join(missing)}")
-            if strangers := [agent for agent in given if agent not in self.agents]:
+            if unknown := [agent for agent in given if agent not in self.agents]:
                 raise mv.errors.InvalidActions(
-                    f"env {i}: there is no {', '.join(strangers)}, only {', '.join(self.agents)}"
+                    f"env {i}: unknown agents {', '.join(unknown)}; the agents are {', '.join(self.agents)}"
                 )
-        under_way = [i for i, agents in enumerate(acting) if agents]
-        if not under_way:
+        running = [i for i, agents in enumerate(acting) if agents]
+        if not running:
             return [Outcome({}, {}, {}, {}, {}) for _ in actions]
-        rows = {agent: np.array([self._action(actions[i], agent) for i in under_way]) for agent in self.agents}
-        stepped = self.engine.step(rows, env_ids=None if len(under_way) == self.num_parallel else under_way)
+        rows = {agent: np.array([self._action(actions[i], agent) for i in running]) for agent in self.agents}
+        stepped = self.engine.step(rows, env_ids=None if len(running) == self.num_parallel else running)
         outcomes = [Outcome({}, {}, {}, {}, {}) for _ in actions]
-        for row, i in enumerate(under_way):
+        for row, i in enumerate(running):
             observations, rewards, terminated, truncated = (
                 {agent: batch[agent][row] for agent in acting[i]} for batch in stepped[:4]
             )
@@ -95,26 +98,26 @@ class ParallelEnvironmentManager:
         return outcomes
 
     def acting(self, env: int) -> list[str]:
-        """Who acts there in the next step; nobody: its episode is over."""
+        """Return the agents that act in this env in the next step; empty if its episode is over."""
         return [agent for agent in self.agents if self.engine.alive[agent][env]]
 
     def close_all(self) -> None:
-        """End every worker; calling it twice does no harm."""
-        self._begun = False
+        """Stop all workers. Calling this method again has no effect."""
+        self._started = False
         self.engine.close()
 
     close = close_all
 
-    def _of(self, env: int, observations: Mapping[str, Any]) -> Observations:
+    def _env_observations(self, env: int, observations: Mapping[str, Any]) -> Observations:
         return {agent: observations[agent][env] for agent in self.acting(env)}
 
     def _action(self, actions: Mapping[str, Any], agent: str) -> Any:
-        """What it does; of an agent that is not there it does not matter, as long as it is an action."""
+        """Return the agent's action; for an absent agent any valid action, which is ignored."""
         space = self.engine.single_action_space(agent)
         return actions[agent] if agent in actions else np.full(space.shape, getattr(space, "start", 0), space.dtype)
 
 
 def _row(infos: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Of infos of many envs, one env's: those that `_key` says are there."""
-    there = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
-    return {key: _row(infos[key], row) if isinstance(infos[key], Mapping) else infos[key][row] for key in there}
+    """Return the infos of one env: the keys that its `_key` mask marks as present."""
+    present = [key for key in infos if f"_{key}" in infos and infos[f"_{key}"][row]]
+    return {key: _row(infos[key], row) if isinstance(infos[key], Mapping) else infos[key][row] for key in present}

@@ -1,4 +1,4 @@
-"""The document's config file, `configs/boxjump.yaml`: its keys, with what they may be. Unknown ones are refused."""
+"""Schema of the document's config file, `configs/boxjump.yaml`. Unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ NAMES = {
     "boxjump_v1": "BoxJump-v1",
     "simple_spread": "mpe2.simple_spread_v3:parallel_env",
 }
-"""The document's names of envs, and ours. Whatever else `mv.make_vec` takes will do too."""
+"""Maps the document's environment names to those of multiverse. Any other environment of `mv.make_vec` also works."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSettings:
-    """What is played."""
+    """Settings of the environment."""
 
     name: str
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     apply_wrappers: bool = False
-    """There are none to apply: observations need no preparing here. Kept for files that have it."""
+    """Has no effect, because observations need no wrappers. Accepted for existing config files."""
 
     @property
     def source(self) -> str:
-        """What `mv.make_vec` takes."""
+        """Environment as `mv.make_vec` accepts it."""
         return NAMES.get(self.name, self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """What learns."""
+    """Settings of the model."""
 
     num_heads: int = 2
     embedding_dim: int = 64
     hidden_size: int = 128
     model_name: str = "boxjump"
-    """The folder of its weights, in `models_dir`."""
+    """Name of the directory with the weights in `models_dir`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """How it learns."""
+    """Settings of the training."""
 
     episodes: int = 100
     max_steps_per_episode: int | None = None
-    """Steps of every env between two updates: an episode, if it is as long as one."""
+    """Maximum number of steps of every env between two updates."""
     gamma: float = 0.995
     learning_rate: float = 5e-4
     epsilon_clip: float = 0.2
@@ -71,10 +71,10 @@ class TrainingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingSettings:
-    """What is told on the way."""
+    """Settings of the progress lines."""
 
     log_interval: int = 10
-    """Episodes between two lines."""
+    """Number of episodes between two lines."""
 
     def __post_init__(self) -> None:
         _at_least_one(self, "log_interval")
@@ -82,14 +82,14 @@ class LoggingSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputSettings:
-    """What is left behind."""
+    """Settings of the output files."""
 
     models_dir: str = "files/Models"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The whole file."""
+    """All settings of a config file."""
 
     environment: EnvironmentSettings
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -100,7 +100,7 @@ class Settings:
 
     @property
     def best_model(self) -> Path:
-        """Where the best weights are kept: what the document's `--model_path` names."""
+        """Path of the best weights, as in the document's `--model_path`."""
         return Path(self.output.models_dir, self.model.model_name, "best_model.pth")
 
 
@@ -108,11 +108,11 @@ def _at_least_one(settings: Any, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < 1:
-            raise mv.errors.InvalidRequest(f"{name}={value}: at least 1")
+            raise mv.errors.InvalidRequest(f"{name}={value}: expected at least 1")
 
 
 def load_settings(path: Path | str) -> Settings:
-    """The file's settings, or one sentence with the line that is wrong."""
+    """Read settings from a file. Errors name the invalid line."""
     return settings_from(read_config(path), str(path))
 
 

@@ -1,5 +1,6 @@
-"""Today this is `multiverse train BoxJump-v0 --algorithm taac --num-envs 4 --executor serial`: here with the document's
-flags and config, and with its models' places. All envs are in this process, one after the other.
+"""TAAC with the document's flags, config and model paths. All environments run in this process, one after another.
+
+In multiverse: `multiverse train BoxJump-v0 --algorithm taac --num-envs 4 --executor serial`.
 
 python examples/teams/train_taac.py --env boxjump --config examples/teams/configs/boxjump.yaml --num_parallel 4
 python examples/teams/train_taac.py --env boxjump --episodes 20 --model_path files/Models/boxjump/best_model.pth
@@ -28,30 +29,30 @@ REFUSED, INTERRUPTED = 2, 130
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(description="Trains TAAC.", allow_abbrev=False)
-    flags.add_argument("--config", type=Path, default=CONFIG, help="(default: configs/boxjump.yaml)")
-    flags.add_argument("--env", help="what to play, in place of the config's")
-    flags.add_argument("--num_parallel", type=int, metavar="N", help="envs, in place of the config's")
-    flags.add_argument("--episodes", type=int, metavar="N", help="of all envs together, in place of the config's")
-    flags.add_argument("--model_path", help="begin with what was learned there")
+    flags = argparse.ArgumentParser(description="Train TAAC.", allow_abbrev=False)
+    flags.add_argument("--config", type=Path, default=CONFIG, help="config file (default: configs/boxjump.yaml)")
+    flags.add_argument("--env", help="environment (default: from the config)")
+    flags.add_argument("--num_parallel", type=int, metavar="N", help="number of envs (default: from the config)")
+    flags.add_argument("--episodes", type=int, metavar="N", help="total number of episodes (default: from the config)")
+    flags.add_argument("--model_path", help="model whose weights are the initial weights")
     flags.add_argument("--seed", type=int, default=0)
     return flags
 
 
 def configured(flags: argparse.Namespace) -> Settings:
-    """The file's settings, with the command line's in place of its own."""
+    """Return the settings of the config file, overridden by those of the command line."""
     settings = load_settings(flags.config)
     given = {name: getattr(flags, name) for name in ("episodes", "num_parallel") if getattr(flags, name) is not None}
     environment, model = settings.environment, settings.model
-    if flags.env not in (None, environment.name):  # what another env is made with does not fit it, nor does its model
+    if flags.env not in (None, environment.name):  # the config's env_kwargs and model belong to its own env
         environment = EnvironmentSettings(name=flags.env)
         model = replace(model, model_name=re.sub(r"[^\w.-]+", "_", flags.env))
     training, load = replace(settings.training, **given), flags.model_path or settings.load_model
     return replace(settings, environment=environment, model=model, training=training, load_model=load)
 
 
-def in_our_words(settings: Settings) -> dict[str, Any]:
-    """What `mv.train` takes."""
+def train_settings(settings: Settings) -> dict[str, Any]:
+    """Return the settings under the names of `mv.train`."""
     training, model = settings.training, settings.model
     return {
         "env_kwargs": settings.environment.env_kwargs,
@@ -78,97 +79,97 @@ def in_our_words(settings: Settings) -> dict[str, Any]:
 
 
 class Lines(mv.Hook):
-    """One for every so many episodes, when the rollout is over in which they ended."""
+    """Hook that prints a line every `every` episodes, at the end of the rollout in which they ended."""
 
     def __init__(self, episodes: int, every: int) -> None:
         self._episodes, self._every, self._returns = episodes, every, list[float]()
 
     def on_rollout(self, trainer: Any, collected: Any) -> None:
         before = len(self._returns)
-        self._returns += [sum((one.by_agent or {"": one.returned}).values()) for one in collected.episodes]
+        self._returns += [sum((episode.by_agent or {"": episode.returned}).values()) for episode in collected.episodes]
         now = len(self._returns)
         if now // self._every > before // self._every:
             recent = self._returns[-100:]
             mean = sum(recent) / len(recent)
-            print(
-                f"Episode {now}/{self._episodes}: team's return, mean of the last {len(recent)}: {mean:.3f}", flush=True
-            )
+            print(f"Episode {now}/{self._episodes}: mean team return of the last {len(recent)}: {mean:.3f}", flush=True)
 
 
-def known_model(path: str | Path) -> Path:
-    """A model that this program has left there, or one sentence about what is wrong with it."""
-    found = Path(path)
-    if found.is_file():
+def existing_model(path: str | Path) -> Path:
+    """Return the path of a model that this program has written; raise an error if it is not one."""
+    model = Path(path)
+    if model.is_file():
         raise mv.errors.InvalidRequest(
-            f"{path} is a file, perhaps a torch pickle, which could run code when it is opened: only models that "
-            "train_taac.py has written are taken, which are folders of numbers"
+            f"{path} is a file. Expected a directory written by train_taac.py; torch pickles are refused, because "
+            "loading them can run arbitrary code"
         )
-    if not (found / "checkpoints").is_dir():
-        raise mv.errors.InvalidRequest(f"{path}: there is no model; train_taac.py without --model_path makes one")
-    return found
+    if not (model / "checkpoints").is_dir():
+        raise mv.errors.InvalidRequest(
+            f"{path} does not contain a model. Run train_taac.py without --model_path to create one"
+        )
+    return model
 
 
 def which_of(model: Path) -> str:
-    """Its best weights, or the latest where training ended before its first evaluation."""
+    """Return "best", or "latest" if training ended before its first evaluation."""
     return "best" if (model / "checkpoints" / "best").is_dir() else "latest"
 
 
-def cleared(place: Path) -> Path | None:
-    """Room for a new model; where the old one is now, if there was one."""
-    if not place.exists():
+def set_aside(path: Path) -> Path | None:
+    """Rename an existing model to make way for a new one; return its new path, or None if there was no model."""
+    if not path.exists():
         return None
-    known_model(place)
-    aside = next(p for i in count(1) if not (p := place.with_name(f"{place.stem}-{i}{place.suffix}")).exists())
-    place.rename(aside)
-    print(f"The model that was there is in {aside} now")
-    return aside
+    existing_model(path)
+    renamed = next(p for i in count(1) if not (p := path.with_name(f"{path.stem}-{i}{path.suffix}")).exists())
+    path.rename(renamed)
+    print(f"Existing model renamed to {renamed}")
+    return renamed
 
 
-def train(settings: Settings, seed: int, **how: Any) -> mv.Run:
-    """The run, which is the model: its best weights, and everything to look at, evaluate, record or resume it.
+def train(settings: Settings, seed: int, **options: Any) -> mv.Run:
+    """Train; return the run, which can be evaluated, recorded and resumed, and which is the model directory.
 
-    `how`: where the envs run, in the words of `mv.train`; by default in this process, one after the other.
+    `options` are options of `mv.train` that determine where the environments run; by default serially in this process.
     """
-    place, begun_from = settings.best_model, None
+    model_dir, init_from = settings.best_model, None
     if settings.load_model is not None:
-        begun_from = known_model(settings.load_model)
-    environment = settings.environment  # one that is no team, or cannot be made, is told before the old model is moved
+        init_from = existing_model(settings.load_model)
+    environment = settings.environment  # raise errors of the environment before the old model is renamed
     ParallelEnvironmentManager(environment.name, environment.env_kwargs, 1).close_all()
-    aside = cleared(place)
-    if begun_from is not None and aside is not None and not begun_from.exists():
-        begun_from = aside
-    if begun_from is not None:
-        begun_from = begun_from / "checkpoints" / "best" if which_of(begun_from) == "best" else begun_from
-        print(f"Beginning with {begun_from}")
+    renamed = set_aside(model_dir)
+    if init_from is not None and renamed is not None and not init_from.exists():
+        init_from = renamed
+    if init_from is not None:
+        init_from = init_from / "checkpoints" / "best" if which_of(init_from) == "best" else init_from
+        print(f"Initial weights: {init_from}")
     training = settings.training
-    how = {"executor": "serial", **how}
-    where = "this process" if how["executor"] == "serial" else f"{how['workers']} processes"
+    options = {"executor": "serial", **options}
+    where = "this process" if options["executor"] == "serial" else f"{options['workers']} processes"
     print(f"Training taac on {settings.environment.name}: {training.num_parallel} envs in {where}", flush=True)
     try:
         return mv.train(
             settings.environment.source,
             "taac",
-            run_dir=place,
+            run_dir=model_dir,
             hooks=[Lines(training.episodes, settings.logging.log_interval)],
-            init_from=begun_from,
+            init_from=init_from,
             preset=False,
             progress=False,
             seed=seed,
-            **{**in_our_words(settings), **how},
+            **{**train_settings(settings), **options},
         )
     except BaseException as error:
-        if any(place.glob("checkpoints/*")):
+        if any(model_dir.glob("checkpoints/*")):
             if isinstance(error, KeyboardInterrupt):
-                print(f"Saved as it was after the last update: multiverse resume {place}")
-        elif aside is not None:
-            shutil.rmtree(place, ignore_errors=True)
-            aside.rename(place)
-            print(f"Nothing was learned: the model is in {place} again")
+                print(f"The state after the last update is saved. To resume: multiverse resume {model_dir}")
+        elif renamed is not None:
+            shutil.rmtree(model_dir, ignore_errors=True)
+            renamed.rename(model_dir)
+            print(f"Training ended before the first checkpoint; the existing model is restored in {model_dir}")
         raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 if something is not installed, 2 for a bad argument, 130 after Ctrl-C."""
+    """Run the script; return the exit status: 0, 1 for a missing package, 2 for an invalid argument, 130 for Ctrl-C."""
     flags = parser().parse_args(arguments)
     try:
         run = train(configured(flags), flags.seed)
@@ -177,23 +178,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         print(
-            f"train_taac.py: {error}; training needs: pip install 'multiverse[train,box2d,pettingzoo]'", file=sys.stderr
+            f"train_taac.py: {error}. Training needs: pip install 'multiverse[train,box2d,pettingzoo]'", file=sys.stderr
         )
         return 1
     except mv.MultiverseError as error:
         print(f"train_taac.py: {error}", file=sys.stderr)
         return REFUSED
-    tell(run)
+    print_evaluation(run)
     return 0
 
 
-def tell(run: mv.Run) -> None:
-    """How good it became, and where it is."""
-    found = run.summary["evaluation"]
-    team = sum(value for name, value in (found or {}).items() if name.startswith("mean_return/"))
-    told = "failed" if found is None else f"team's return {team:.3f}, over {found['episodes']} unseen episodes"
-    best = f"Best model: {run.path}\nTo watch it: multiverse record {run.path} --which {which_of(run.path)}"
-    print(f"Evaluation: {told}\n{best}")
+def print_evaluation(run: mv.Run) -> None:
+    """Print the result of the evaluation and the path of the model."""
+    evaluation = run.summary["evaluation"]
+    team = sum(value for name, value in (evaluation or {}).items() if name.startswith("mean_return/"))
+    result = (
+        "failed" if evaluation is None else f"team return {team:.3f}, over {evaluation['episodes']} unseen episodes"
+    )
+    best = f"Best model: {run.path}\nTo record a video: multiverse record {run.path} --which {which_of(run.path)}"
+    print(f"Evaluation: {result}\n{best}")
 
 
 if __name__ == "__main__":

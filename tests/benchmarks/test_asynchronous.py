@@ -50,4 +50,4 @@ def test_run_ends_with_the_update_in_which_its_time_limit_expires(left_s: float)
 def test_more_cells_than_cores_are_refused() -> None:
     command = [sys.executable, "benchmarks/asynchronous.py", "race", "--cells", "10000"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and "--cells 10000: each has 2 cores, and there are " in done.stderr
+    assert done.returncode == 1 and "--cells 10000 needs 20000 cores, but only " in done.stderr

@@ -28,4 +28,4 @@ def test_every_executor_is_measured_with_every_worker_count(tmp_path: Path) -> N
 def test_rows_beyond_the_time_limit_are_reported_as_left_out() -> None:
     command = [sys.executable, "benchmarks/cores.py", "--workers", "1", "--limit-s", "0"]
     done = subprocess.run(command, cwd=TREE, capture_output=True, text=True, timeout=60, check=True)
-    assert "HalfCheetah-v5 with 1 workers: left out, the time is over" in done.stdout
+    assert "HalfCheetah-v5 with 1 workers: skipped, the time limit is reached" in done.stdout

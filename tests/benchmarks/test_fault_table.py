@@ -14,7 +14,7 @@ from benchmarks.fault_table import measure
 from benchmarks.faults.cell import MARK, marked
 from benchmarks.faults.envs import FAULT_AT, NUM_ACTIONS, action_at, clean_run
 from benchmarks.faults.judge import (
-    GOES_ON,
+    CONTINUES,
     HANG,
     NUM_ENVS,
     RIGHT_DATA,
@@ -25,12 +25,12 @@ from benchmarks.faults.judge import (
     VAGUE_ERROR,
     VICTIM,
     WRONG_ERROR,
+    Record,
+    ReportsCause,
     RightData,
-    SaysSo,
-    Seen,
 )
 from benchmarks.faults.scenarios import SCENARIOS
-from benchmarks.faults.table import as_markdown, cell_text, taken_well
+from benchmarks.faults.table import as_markdown, cell_text, is_handled_well
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
@@ -41,32 +41,32 @@ LIMIT_S = 30.0
     ("scenario", "contender", "outcome"),
     [
         ("kill_in_step", "multiverse_raise", RIGHT_ERROR),
-        ("nan_observation", "multiverse_restart", GOES_ON),
+        ("nan_observation", "multiverse_restart", CONTINUES),
         ("raise", "gymnasium", RIGHT_ERROR),
     ],
 )
 def test_cell_is_run_and_judged_by_its_rule(scenario: str, contender: str, outcome: str) -> None:
     (cell,) = measure([scenario], [contender], LIMIT_S)
     assert (cell.verdict.outcome, cell.close, cell.left) == (outcome, "", ())
-    assert taken_well(cell)
+    assert is_handled_well(cell)
 
 
 def test_hang_is_recognised_and_its_processes_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     marks = []
-    monkeypatch.setattr("benchmarks.faults.cell.take_away", _taking_note(marks))
+    monkeypatch.setattr("benchmarks.faults.cell.kill_all", _taking_note(marks))
     (cell,) = measure(["hang"], ["gymnasium"], limit_s=1.0)
-    assert cell.verdict.outcome == HANG and not taken_well(cell)
+    assert cell.verdict.outcome == HANG and not is_handled_well(cell)
     (mark,) = marks
     assert mark.startswith(MARK) and marked(mark) == []
 
 
 def _taking_note(marks: list[str]) -> Any:
-    from benchmarks.faults.cell import take_away
+    from benchmarks.faults.cell import kill_all
 
     def take_away_and_note(program: subprocess.Popen[bytes], mark: str) -> None:
         assert len(marked(mark)) > NUM_ENVS  # the program and its workers: they are found before they are taken away
         marks.append(mark)
-        take_away(program, mark)
+        kill_all(program, mark)
 
     return take_away_and_note
 
@@ -95,9 +95,9 @@ def row(env_id: int, step: int, **changes: Any) -> dict[str, Any]:
     return {"observation": observation, "reward": reward, "ended": False, "marked": False, **changes}
 
 
-def seen(*events: dict[str, Any], stderr: str = "", hung_after: str | None = None) -> Seen:
+def seen(*events: dict[str, Any], stderr: str = "", hung_after: str | None = None) -> Record:
     results = [{"event": "begin"}, *events]
-    return Seen([{"at": float(i), **event} for i, event in enumerate(results)], stderr, hung_after)
+    return Record([{"at": float(i), **event} for i, event in enumerate(results)], stderr, hung_after)
 
 
 def returned(step: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -118,23 +118,23 @@ def raised(text: str, call: str = "step") -> dict[str, Any]:
     ],
 )
 def test_error_must_name_the_cause_and_the_place(text: str, stderr: str, outcome: str) -> None:
-    assert SaysSo(("SIGKILL",))(seen(raised(text), stderr=stderr)).outcome == outcome
+    assert ReportsCause(("SIGKILL",))(seen(raised(text), stderr=stderr)).outcome == outcome
 
 
 def test_error_that_names_one_of_two_causes_is_vague() -> None:
-    rule = SaysSo(("first", "second"), who=(0, 2))
+    rule = ReportsCause(("first", "second"), who=(0, 2))
     assert rule(seen(raised("E: env 0: first; envs [2]"))).outcome == VAGUE_ERROR
     assert rule(seen(raised("E: env 0: first; env 2: second"))).outcome == RIGHT_ERROR
 
 
 def test_call_without_outcome_is_judged_a_hang() -> None:
-    assert SaysSo((".",))(seen(hung_after="begin")).outcome == HANG
+    assert ReportsCause((".",))(seen(hung_after="begin")).outcome == HANG
     late = RightData({"step": "timed out"})
     assert late(seen(raised("TimeoutError: timed out"), hung_after="raised")).outcome == HANG
 
 
 def test_continuing_requires_a_marked_row_a_fresh_env_and_unchanged_others() -> None:
-    rule = SaysSo((".",))
+    rule = ReportsCause((".",))
 
     def outcome(lost: dict[str, Any], later: dict[str, Any], other: dict[str, Any]) -> str:
         first = [row(0, FAULT_AT), {**row(VICTIM, FAULT_AT - 1), **lost}, row(2, FAULT_AT)]
@@ -143,7 +143,7 @@ def test_continuing_requires_a_marked_row_a_fresh_env_and_unchanged_others() -> 
 
     marked_row = {"marked": True, "ended": True}
     fine = row(0, FAULT_AT + 1)
-    assert outcome(marked_row, {}, fine) == GOES_ON
+    assert outcome(marked_row, {}, fine) == CONTINUES
     assert outcome({}, {}, fine) == SILENT
     assert outcome(marked_row, row(VICTIM, FAULT_AT + 1), fine) == SILENT
     assert outcome(marked_row, {}, row(0, FAULT_AT)) == STALE

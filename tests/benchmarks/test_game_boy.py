@@ -36,7 +36,7 @@ def test_training_time_is_parsed_from_the_command_output(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("env", [game_boy_learning.QUEST, game_boy_learning.SCREENS])
 def test_player_that_never_moves_wins_nothing(env: str) -> None:
-    monkey = game_boy_learning.played(lambda observations: [0] * len(observations), 2, 50, env)
+    monkey = game_boy_learning.play(lambda observations: [0] * len(observations), 2, 50, env)
     assert (monkey["crypt"], monkey["won"], monkey["stages"], monkey["steps"]) == (0.0, 0.0, 0.0, 50.0)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import TASKS, shown
+from benchmarks.learning import TASKS, report_task
 from benchmarks.provenance import COMMIT, TREE
 from multiverse.training.config.resolve import presets
 
@@ -42,7 +42,7 @@ def test_stopped_benchmark_continues_to_equal_returns(tmp_path: Path) -> None:
         time.sleep(0.01)
     going.send_signal(signal.SIGTERM)
     code, said = ended(going)
-    assert code == 1 and "CartPole-v1 seed 2; the same command goes on with them" in said
+    assert code == 1 and "CartPole-v1 seed 2; the same command resumes them" in said
     assert "CartPole-v1 seed 2" in json.loads((tmp_path / "cut.json").read_text())["unfinished"]
     for out in (cut, whole):
         code, said = ended(learn(out))
@@ -62,7 +62,7 @@ def test_runs_of_another_commit_are_refused(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "out" / "provenance.json").write_text('{"commit": "older"}')
     monkeypatch.setenv(COMMIT, "newer")
     code, said = ended(learn(tmp_path / "out"))
-    assert code == 1 and "holds runs of commit older, and this is newer" in said
+    assert code == 1 and "holds runs of commit older, but this is newer" in said
 
 
 def test_every_task_has_a_preset() -> None:
@@ -78,6 +78,6 @@ def test_verdict_depends_on_the_confidence_interval(
     runs: list[dict[str, Any]] = [
         {"seed": seed, "mean_return": value, "training_return": value} for seed, value in enumerate(returned)
     ]
-    found = shown(TASKS[0], runs, 3, {"iqm": 1.0, "interval": [0.0, 2.0]})
+    found = report_task(TASKS[0], runs, 3, {"iqm": 1.0, "interval": [0.0, 2.0]})
     assert found["verdict"] == verdict
     assert "before: 1.0 (0.0 to 2.0)" in capsys.readouterr().out

@@ -29,7 +29,7 @@ def test_every_contender_is_measured(
 
 
 def test_agilerl_and_its_drop_in_take_the_same_steps() -> None:
-    for kind in multi_agent.places_of_agilerl().values():
+    for kind in multi_agent.agilerl_classes().values():
         steps, envs = multi_agent.agilerl_stepper(kind, multi_agent.IdleTogether)
         steps(3)
         assert (envs.num_envs, envs.copy) == (multi_agent.NUM_ENVS, False)

@@ -35,7 +35,7 @@ def test_every_benchmark_that_writes_json_writes_provenance() -> None:
     assert len(writers) >= 8
     for path in writers:
         source = path.read_text()
-        assert "write_results(" in source and ("provenance()" in source or "began(out)" in source), path.name
+        assert "write_results(" in source and ("provenance()" in source or "first_provenance(out)" in source), path.name
 
 
 def test_provenance_describes_this_tree_and_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def test_predicted_rate_grows_with_nodes_up_to_the_limit() -> None:
 
 def test_missing_requirements_of_network_namespaces_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert namespaces.why_not() == "network namespaces need root"
+    assert namespaces.unavailable_reason() == "network namespaces need root"
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda tool: None if tool == "tc" else tool)
-    assert namespaces.why_not() == "not installed: tc (packages iproute2 and util-linux)"
+    assert namespaces.unavailable_reason() == "not installed: tc (packages iproute2 and util-linux)"

@@ -108,7 +108,7 @@ def test_lost_row_without_a_fault_is_a_complaint(monkeypatch: pytest.MonkeyPatch
     one = OneEnv(monkeypatch, Fate(length=9))
     one.step()
     one.lose()
-    assert "nothing had befallen it" in one.auditor.complaints[0]
+    assert "no fault had happened" in one.auditor.complaints[0]
 
 
 @pytest.mark.parametrize("changes", [{"reward": 1.0}, {"ended": (False, False)}, {"observation": np.ones(4, "f4")}])

@@ -77,8 +77,8 @@ def test_one_ply_player_beats_a_random_player() -> None:
 def test_team_with_assigned_landmarks_is_far_better_than_a_random_team(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teams, "EPISODES", 15)
     env = simple_spread_v3.parallel_env()
-    scripted = np.mean(teams.played(env, lambda all_of: {a: assigned(seen) for a, seen in all_of.items()})[0])
-    assert scripted > np.mean(teams.played(env, teams.at_random())[0]) + 12
+    scripted = np.mean(teams.play(env, lambda all_of: {a: assigned(seen) for a, seen in all_of.items()})[0])
+    assert scripted > np.mean(teams.play(env, teams.random_policy())[0]) + 12
 
 
 def test_every_task_has_a_preset() -> None:
@@ -107,9 +107,9 @@ def test_box_height_is_measured_in_the_published_env_with_held_actions() -> None
 
 def test_table_gives_the_verdict_of_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
     push, *_, four = teams.TASKS
-    assert teams.shown(push, [{"seed": 1, "ratio": 0.3}], 1, {})["figures"]["ratio"]["verdict"] == "reached"
-    assert teams.shown(push, [{"seed": 1, "ratio": 0.6}], 1, {})["figures"]["ratio"]["verdict"] == "MISSED"
-    found = teams.shown(four, [{"seed": 1, "wins": 0.7, "wins_random": 0.9, "curve": [[200_000, 0.25]]}], 2, {})
+    assert teams.report_task(push, [{"seed": 1, "ratio": 0.3}], 1, {})["figures"]["ratio"]["verdict"] == "reached"
+    assert teams.report_task(push, [{"seed": 1, "ratio": 0.6}], 1, {})["figures"]["ratio"]["verdict"] == "MISSED"
+    found = teams.report_task(four, [{"seed": 1, "wins": 0.7, "wins_random": 0.9, "curve": [[200_000, 0.25]]}], 2, {})
     assert [one["verdict"] for one in found["figures"].values()] == ["reached", "MISSED"]
     assert "1 of 2 seeds SO FAR" in (said := capsys.readouterr().out) and "curve 200k:0.25" in said
 
@@ -120,8 +120,8 @@ def test_boxes_must_reach_the_target_on_every_seed_and_team_sizes_are_compared(
     unnamed, sizes = (one for one in teams.TASKS if one.name in ("boxes taac unnamed", "boxes taac 4 to 7"))
     before: dict[str, teams.Figures] = {}
     runs = [{"seed": seed, "team_return": height} for seed, height in ((1, 4.0), (2, 4.0), (3, 3.3))]
-    assert teams.shown(unnamed, runs, 3, before)["figures"]["team_return"]["verdict"] == "MISSED"
-    found = teams.shown(sizes, [{"seed": 1, "team_return": 3.0}], 3, before)["figures"]["team_return"]
+    assert teams.report_task(unnamed, runs, 3, before)["figures"]["team_return"]["verdict"] == "MISSED"
+    found = teams.report_task(sizes, [{"seed": 1, "team_return": 3.0}], 3, before)["figures"]["team_return"]
     unnamed_iqm = before["boxes taac unnamed"]["figures"]["team_return"]["iqm"]
     assert found["verdict"] == "reached" and found["share"] == pytest.approx(3.0 / unnamed_iqm)
     assert "of that of boxes taac unnamed" in capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_short_box_run_has_plausible_heights(name: str, tmp_path: Path, monkeypa
     (task,) = [task for task in teams.TASKS if task.name == name]
     monkeypatch.setattr("multiverse.executors.launch.orphan_guard.watch_process", lambda pid: None)
     teams.one_run(task, 1, tmp_path / "run", 408)
-    found = teams.found_in(tmp_path / "run")
+    found = teams.load_result(tmp_path / "run")
     assert found is not None and 0.0 < found["tower"] <= found["tallest"] < found["team_return"] + 0.5 < 8
 
 

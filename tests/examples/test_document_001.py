@@ -112,7 +112,7 @@ def test_commands_on_example_pages_can_be_parsed(page: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--num-episodes 0", "0: at least 1"),
+        ("--num-episodes 0", "expected at least 1, got 0"),
         ("--n-env 8", "unrecognized arguments: --n-env 8"),
         ("--device tpu", "invalid choice: 'tpu'"),
         ("--parallel-start-method threads", "invalid choice: 'threads'"),
@@ -225,7 +225,7 @@ def test_saving_and_evaluating_during_training_changes_no_weights(
     assert train_ppo.main(["--resume-from", str(tmp_path / "two"), *often, "--num-episodes", "20", "--seed", "9"]) == 0
     second = capsys.readouterr().out
     assert (first.count("Checkpoint saved"), first.count("Evaluation after")) == (2, 1)
-    assert "with the settings of that run; no effect: --seed" in second
+    assert "with the settings of that run; flags without effect: --seed" in second
     assert second.count("Evaluation after") >= 2 and "Episode 20/20" in second
     ((one,), (two,)) = runs_in(tmp_path / "one"), runs_in(tmp_path / "two")
     assert weights(one) == weights(two)
@@ -299,7 +299,7 @@ def test_unknown_setting_is_named() -> None:
 @pytest.mark.parametrize("path", FACADES, ids=lambda path: path.name)
 def test_example_modules_are_thin_and_name_the_current_api(path: Path) -> None:
     text = path.read_text()
-    assert re.match(r'"""Today this is .*(multiverse|mv\.)', text)
+    assert re.match(r'"""[^"]*(multiverse|mv\.)', text)
     assert re.search(r"^\s*(import|from) (multiprocessing|multiverse\.)", text, re.MULTILINE) is None
 
 
@@ -333,7 +333,7 @@ def test_ctrl_c_saves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
         program.send_signal(signal.SIGINT)
         printed, _ = program.communicate(timeout=TIME_LIMIT_S)
     assert program.returncode == 130 and children
-    assert f"To go on: --resume-from {tmp_path}" in printed
+    assert f"To resume: --resume-from {tmp_path}" in printed
     assert still_alive([program.pid, *children]) == []
     (run,) = runs_in(tmp_path)
     run_before = read_json(run / "summary.json")

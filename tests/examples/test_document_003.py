@@ -47,8 +47,8 @@ def test_config_has_the_documented_values() -> None:
     [
         ("  gamma: 0.995", "  gama: 0.995 | line 19.*training.gama: there is no such setting.*Did you mean gamma"),
         ("  K_epochs: 10", "  K_epochs: ten | line 22.*training.K_epochs: expected a whole number"),
-        ("  num_parallel: 1", "  num_parallel: 0 | num_parallel=0: at least 1"),
-        ("  log_interval: 10", "  log_interval: 0 | log_interval=0: at least 1"),
+        ("  num_parallel: 1", "  num_parallel: 0 | num_parallel=0: expected at least 1"),
+        ("  log_interval: 10", "  log_interval: 0 | log_interval=0: expected at least 1"),
         ("  name: boxjump", "  game: boxjump | line 3.*environment.game: there is no such setting"),
     ],
 )
@@ -133,7 +133,7 @@ def test_absent_agents_and_ended_envs_need_no_actions() -> None:
         manager.reset_all(seed=0)
         with pytest.raises(mv.errors.InvalidActions, match="env 0: no action for b"):
             manager.step_all([{"a": 1}])
-        with pytest.raises(mv.errors.InvalidActions, match="actions for 2 envs, and there are 1"):
+        with pytest.raises(mv.errors.InvalidActions, match="expected actions for 1 envs, got 2"):
             manager.step_all([{}, {}])
         outcome = manager.step_all([{"a": 1, "b": 2}])[0]
         assert outcome.rewards == {"a": 1.0, "b": 2.0}
@@ -148,7 +148,7 @@ def test_step_without_an_episode_is_refused() -> None:
     with pytest.raises(mv.errors.InvalidRequest, match="reset_all"):
         manager.step_all([{}])
     manager.reset_all(seed=0)
-    with pytest.raises(mv.errors.InvalidActions, match="there is no box-9, only box-1, box-2"):
+    with pytest.raises(mv.errors.InvalidActions, match="unknown agents box-9; the agents are box-1, box-2"):
         manager.step_all([{"box-1": 0, "box-2": 0, "box-9": 0}])
     manager.close_all()
     with pytest.raises(mv.errors.InvalidRequest, match="reset_all"):
@@ -156,7 +156,7 @@ def test_step_without_an_episode_is_refused() -> None:
 
 
 def test_single_agent_env_is_refused() -> None:
-    with pytest.raises(mv.errors.InvalidRequest, match="CartPole-v1 is no team"):
+    with pytest.raises(mv.errors.InvalidRequest, match="CartPole-v1 is not a multi-agent env"):
         ParallelEnvironmentManager("CartPole-v1", None, 2)
 
 
@@ -190,12 +190,12 @@ def test_documented_commands_train_and_continue_with_the_best_model(
     best = Path("files/Models/boxjump/best_model.pth")
     assert train_taac.main([*tiny, "--env", "boxjump", "--num_parallel", "3", "--episodes", "6"]) == 0
     out = capsys.readouterr().out
-    assert "Training taac on boxjump: 3 envs in this process" in out and "Episode 6/6: team's return" in out
+    assert "Training taac on boxjump: 3 envs in this process" in out and "Episode 6/6: mean team return" in out
     assert f"Best model: {best}" in out
     first = checkpoint_of(best, "best").state["session"]["algorithms"]["agents"]["weights"]["parameters"]
     assert train_taac.main([*tiny, "--model_path", str(best), "--seed", "5"]) == 0
     out = capsys.readouterr().out
-    assert "Beginning with files/Models/boxjump/best_model-1.pth/checkpoints/best" in out
+    assert "Initial weights: files/Models/boxjump/best_model-1.pth/checkpoints/best" in out
     second = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
     assert first.shape == second.shape and 0 < np.abs(first - second).max() < 0.1  # two small steps away from the first
     assert mv.record(best, Path("tower.mp4"), which="best").frames == 22
@@ -204,12 +204,12 @@ def test_documented_commands_train_and_continue_with_the_best_model(
         given = ["--env", env] if "-" in env else ["--config", "wrong.yaml"]
         assert train_taac.main([*tiny, *given]) == 2
         captured = capsys.readouterr()
-        assert "The model that was there" not in captured.out and (
-            "-" not in env or f"{env} is no team" in captured.err
+        assert "Existing model renamed" not in captured.out and (
+            "-" not in env or f"{env} is not a multi-agent env" in captured.err
         )
     Path("wrong.yaml").write_text(TINY.replace("embedding_dim: 8", "embedding_dim: 7"))
     assert train_taac.main(["--config", "wrong.yaml"]) == 2
-    assert f"Nothing was learned: the model is in {best} again" in capsys.readouterr().out
+    assert f"the existing model is restored in {best}" in capsys.readouterr().out
     kept = checkpoint_of(best).state["session"]["algorithms"]["agents"]["weights"]["parameters"]
     np.testing.assert_array_equal(kept, second)
 
@@ -235,7 +235,7 @@ def test_training_interrupted_before_its_first_evaluation_leaves_a_playable_mode
     monkeypatch.setattr(train_taac.Lines, "on_update", ctrl_c, raising=False)
     assert train_taac.main(tiny) == 130
     best = Path("files/Models/boxjump/best_model.pth")
-    assert f"Saved as it was after the last update: multiverse resume {best}\nInterrupted\n" in capsys.readouterr().out
+    assert f"To resume: multiverse resume {best}\nInterrupted\n" in capsys.readouterr().out
     statistics, _ = parallel_env_example.run_single_episode((0, load_settings("tiny.yaml"), str(best), None, False))
     assert statistics["steps"] == 21
     with pytest.raises(mv.errors.InvalidRequest, match="no evaluation has found a best checkpoint yet; the latest"):
@@ -246,12 +246,12 @@ def test_torch_pickle_and_missing_model_are_refused_in_one_line(
     tiny: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("theirs.pth").write_bytes(b"PK\x03\x04")
-    for path, said in (("theirs.pth", "is a file, perhaps a torch pickle"), ("nowhere.pth", "there is no model")):
+    for path, said in (("theirs.pth", "is a file. Expected a directory"), ("nowhere.pth", "does not contain a model")):
         assert train_taac.main([*tiny, "--model_path", path]) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
     assert train_taac.main([*tiny, "--episodes", "0"]) == 2
-    assert "episodes=0: at least 1" in capsys.readouterr().err
+    assert "episodes=0: expected at least 1" in capsys.readouterr().err
     assert not Path("files").exists()
 
 
@@ -264,11 +264,11 @@ def test_parallel_example_runs_as_documented(
     assert "Training taac on boxjump: 2 envs in 2 processes" in capsys.readouterr().out
     assert mv.resume(best).summary["plan"]["executor"] == "process"
     assert parallel_env_example.main([*tiny, "--num_processes", "2", "--model_path", best]) == 0
-    assert "Beginning with files/Models/boxjump/best_model-1.pth" in capsys.readouterr().out
+    assert "Initial weights: files/Models/boxjump/best_model-1.pth" in capsys.readouterr().out
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     assert parallel_env_example.main([*tiny, "--render", "--episodes", "1"]) == 0
     out = capsys.readouterr().out
-    assert "Rendering: one process, this one" in out and "1 envs in this process" in out
+    assert "Rendering in one process" in out and "1 envs in this process" in out
     assert parallel_env_example.main([*tiny, "--num_processes", "0"]) == 2
 
 

@@ -39,7 +39,7 @@ def test_environment_class_has_the_documented_methods(tmp_path: Path, capsys: py
     for _ in range(3):
         env.step()
     assert env.get_episode_stats()["length"] == 3 and env.get_episode_stats()["episode"] == 2
-    assert capsys.readouterr().out == "Environment 1: no policy was given, actions are random\n", "said once"
+    assert capsys.readouterr().out == "Environment 1: no policy was given, actions are random\n", "printed once"
     env.close()
     env.close()
 
@@ -128,10 +128,10 @@ def test_documented_game_file_has_the_documented_addresses_and_rewards() -> None
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--envs", "0"], "argument --envs: 0: at least 1"),
+        (["--envs", "0"], "argument --envs: expected at least 1, got 0"),
         (["--observation", "sound"], "invalid choice: 'sound'"),
         (["--rom", "absent.gb"], "rom='absent.gb': No such file or directory"),
-        (["--game", "a.yaml"], "give the cartridge too"),
+        (["--game", "a.yaml"], "no cartridge was given: set TRAIN_ROM"),
     ],
 )
 def test_invalid_arguments_are_named(flags: list[str], message: str) -> None:

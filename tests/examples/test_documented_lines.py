@@ -180,7 +180,7 @@ def test_invalid_argument_is_named(flags: list[str], message: str, capsys: pytes
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        ({"n_envs": 8}, "config['n_envs']: there is no such key"),
+        ({"n_envs": 8}, "config has an unknown key 'n_envs'"),
         ({"num_envs": 2.5}, "num_envs=2.5: expected int"),
         ({"video": "yes"}, "video='yes': expected bool"),
     ],
@@ -351,8 +351,11 @@ TEAM_LINES = [
         "4 envs in this",
     ),
     (f"{EXAMPLE} --num_processes 8", "8 envs in 8 processes"),
-    (f"{EXAMPLE} --render", "Rendering: one process, this one"),
-    (f"{EXAMPLE} --model_path files/Models/boxjump/best_model.pth", "Beginning with files/Models/boxjump/best_model-"),
+    (f"{EXAMPLE} --render", "Rendering in one process"),
+    (
+        f"{EXAMPLE} --model_path files/Models/boxjump/best_model.pth",
+        "Initial weights: files/Models/boxjump/best_model-",
+    ),
 ]
 
 

@@ -1,4 +1,6 @@
-"""Today this is `mv.make_vec(env_fns, executor="process")`: one env in each worker process, under the document's name.
+"""One env in each worker process, with the document's names.
+
+In multiverse: `mv.make_vec(env_fns, executor="process")`.
 
     manager = ParallelEnvManager([make_env] * 4)                   # in examples/meta_rl
     manager.remotes[2].send(("reset", {"task": task}))             # manager.engine.reset(env_ids=[2], tasks=[task])
@@ -6,10 +8,10 @@
     for remote, action in zip(manager.remotes, actions):
         remote.send(("step", action))                              # manager.engine.send(actions): returns at once
     results = [remote.recv() for remote in manager.remotes]        # manager.engine.receive()
-    manager.close()                                                # or del manager: no process is left
+    manager.close()                                                # or del manager: stops all processes
 
-A send without its recv, and a recv without its send, is an error that says so; a worker that dies is replaced, and what
-was lost with it is in the info ("restarted").
+A `send` without a `recv`, or a `recv` without a `send`, raises an error. A worker that dies is replaced, and the lost
+step is marked in the info ("restarted").
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import multiverse as mv
 
 
 class ParallelEnvManager:
-    """Envs in worker processes: `remotes` talks to each, `engine` (a `mv.VectorEnv`) to all of them."""
+    """Environments in worker processes: `remotes` has one connection per env, `engine` is the `mv.VectorEnv`."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: Any = None) -> None:
         self.engine = mv.make_vec(
@@ -43,58 +45,62 @@ class ParallelEnvManager:
     def num_workers(self) -> int:
         return self.engine.num_envs
 
-    def reset(self, **how: Any) -> Any:
-        """All envs."""
+    def reset(self, **options: Any) -> Any:
+        """Reset all environments."""
         self._answers.clear()
         self._resets.clear()
-        return self.engine.reset(**how)
+        return self.engine.reset(**options)
 
     def close(self) -> None:
-        """End every worker; twice without harm."""
+        """Stop all workers. Calling this method again has no effect."""
         self.engine.close()
 
 
 class Remote:
-    """One env's end of the line."""
+    """Connection to one env."""
 
     def __init__(self, engine: mv.VectorEnv, env_id: int, answers: dict[int, Any], resets: dict[int, Any]) -> None:
         self._engine, self._env_id, self._answers, self._resets = engine, env_id, answers, resets
-        self._steps = False  # its step is under way
+        self._steps = False  # whether a step is pending
 
     def send(self, command: tuple[str, Any]) -> None:
         """Send ("reset", {"task": task}) or ("step", action) and return at once.
 
-        All resets that were sent run in parallel, from the first recv() of one of them on.
+        All resets that were sent run in parallel, starting with the first recv() of one of them.
         """
-        me, engine = self._env_id, self._engine
+        env_id, engine = self._env_id, self._engine
         if not isinstance(command, tuple) or len(command) != 2:
             raise mv.errors.InvalidRequest(
                 f"send({command!r}): expected ('reset', {{'task': task}}) or ('step', action)"
             )
         name, data = command
-        if me in self._answers:
+        if env_id in self._answers:
             raise mv.errors.RequestPending(
-                f"env {me} has answered, and nobody has heard it: recv() before the next send()"
+                f"env {env_id} has a result that was not received: call recv() before the next send()"
             )
-        if me in self._resets:
-            raise mv.errors.RequestPending(f"env {me} is still under way: recv() its reset before the next send()")
+        if env_id in self._resets:
+            raise mv.errors.RequestPending(
+                f"the reset of env {env_id} is still pending: call recv() before the next send()"
+            )
         if name == "step":
-            engine.send([data], env_ids=[me])
+            engine.send([data], env_ids=[env_id])
             self._steps = True
         elif name == "reset":
             options = {} if data is None else data
             if not isinstance(options, dict) or options.keys() - {"task"}:
                 raise mv.errors.InvalidRequest(f"('reset', {options!r}): expected {{'task': task}}, or None")
             if self._steps:
-                raise mv.errors.RequestPending(f"env {me} is still under way: recv() its step before the next send()")
-            self._resets[me] = options.get("task")
+                raise mv.errors.RequestPending(
+                    f"the step of env {env_id} is still pending: call recv() before the next send()"
+                )
+            self._resets[env_id] = options.get("task")
         else:
             raise mv.errors.InvalidRequest(
-                f"{name!r}: a remote knows 'reset' and 'step'; manager.engine.call({name!r}) more"
+                f"unknown command {name!r}: expected 'reset' or 'step' (for others: manager.engine.call({name!r}))"
             )
 
-    def _reset_all_sent(self) -> None:
-        """Run every reset that was sent, side by side; one that fails is dropped, the others stay pending."""
+    def _run_resets(self) -> None:
+        """Run all resets that were sent, in parallel. If one fails, it is dropped and the others stay pending."""
         ids, tasks = list(self._resets), list(self._resets.values())
         try:
             observations, infos = self._engine.reset(env_ids=ids, tasks=tasks)
@@ -103,26 +109,26 @@ class Remote:
                 self._resets.pop(env_id, None)
             raise
         for row, (env_id, observation) in enumerate(zip(ids, iterate(self._engine.observation_space, observations))):
-            self._answers[env_id] = observation, _of_row(infos, row)
+            self._answers[env_id] = observation, _infos_of_row(infos, row)
         self._resets.clear()
 
     def recv(self) -> Any:
-        """(observation, info) of a reset; five results of a step. `mv.errors.NothingPending` if nothing was sent."""
-        me = self._env_id
-        if me in self._resets:
-            self._reset_all_sent()
-        if me not in self._answers and not self._steps:
-            raise mv.errors.NothingPending(f"nothing was sent to env {me}: send() first")
-        while me not in self._answers:
+        """Return (observation, info) of a reset or the five results of a step. `NothingPending`: nothing was sent."""
+        env_id = self._env_id
+        if env_id in self._resets:
+            self._run_resets()
+        if env_id not in self._answers and not self._steps:
+            raise mv.errors.NothingPending(f"nothing was sent to env {env_id}: call send() first")
+        while env_id not in self._answers:
             batch = self._engine.receive(min_envs=1)
             observations = iterate(self._engine.observation_space, batch.observations)
             rows = zip(batch.env_ids.tolist(), observations, batch.rewards, batch.terminated, batch.truncated)
-            for row, (who, observation, reward, terminated, truncated) in enumerate(rows):
-                info = _of_row(batch.infos, row)
-                self._answers[who] = observation, float(reward), bool(terminated), bool(truncated), info
+            for row, (other_id, observation, reward, terminated, truncated) in enumerate(rows):
+                info = _infos_of_row(batch.infos, row)
+                self._answers[other_id] = observation, float(reward), bool(terminated), bool(truncated), info
         self._steps = False
-        return self._answers.pop(me)
+        return self._answers.pop(env_id)
 
 
-def _of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:
+def _infos_of_row(infos: dict[str, Any], row: int) -> dict[str, Any]:
     return {key: value[row] for key, value in infos.items() if f"_{key}" in infos and infos[f"_{key}"][row]}

@@ -1,1 +1,1 @@
-"""Learners and what acts."""
+"""Learners and agents."""

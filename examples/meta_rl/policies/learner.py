@@ -1,4 +1,6 @@
-"""Today this is `mv.EpisodeCollector(envs, mv.DrawnTasks(seed, range(50)))`, and an algorithm that learns from replay.
+"""Meta-RL learner with the document's names.
+
+In multiverse: `mv.EpisodeCollector(envs, mv.DrawnTasks(seed, range(50)))` and an off-policy algorithm.
 
     from policies.learner import Learner                               # in examples/meta_rl
     with Learner.from_config("configs/ant_dir.yaml") as learner:
@@ -7,13 +9,14 @@
         env_steps = learner.collect_rollouts_parallel(num_rollouts=12, parallel_env=learner.train_env_parallel)
         learner.log_train_stats(learner.update(100))
 
-A rollout is a meta-episode: k episodes of one train task. What is collected does not depend on the workers: with
-`parallel_env=None` one env plays the same rollouts one after another, transition for transition.
+A rollout is a meta-episode: k episodes of one training task. The collected data does not depend on the workers: with
+`parallel_env=None`, one env plays the same rollouts one after another, transition for transition.
 
-`multiverse train --config configs/ant_dir.yaml` learns in the same way, with checkpoints, exact resume and figures, but
-counts env steps: an iteration there has as many as `num_rollouts_per_iter` rollouts of full length have. Where episodes
-end early (AntDir) these are more and shorter rollouts; here they are exactly so many, and there are more iterations
-until the same env steps are spent. An int of `num_updates_per_iter` is per iteration in both.
+`multiverse train --config configs/ant_dir.yaml` trains in the same way, with checkpoints, exact resume and plots, but
+counts env steps: one iteration has the env steps of `num_rollouts_per_iter` rollouts of full length. If episodes end
+early (AntDir), such an iteration has more, shorter rollouts. Here an iteration has exactly `num_rollouts_per_iter`
+rollouts, and more iterations are needed for the same number of env steps. In both, an integer `num_updates_per_iter` is
+a number of updates per iteration.
 """
 
 from __future__ import annotations
@@ -31,41 +34,43 @@ from multiverse import algorithms
 
 if "." in __package__:
     from ..envs.meta.make_env import make_env, make_parallel_env
-else:  # in examples/meta_rl, where `envs` and `policies` lie side by side
+else:  # in examples/meta_rl, `envs` and `policies` are top-level packages
     from envs.meta.make_env import make_env, make_parallel_env
 
 
 class PolicyStorage:
-    """The replay of what learns, under the document's name; the oldest steps go when there are more than it holds."""
+    """Replay buffer of the algorithm, with the document's name. When it is full, the oldest steps are removed."""
 
     def __init__(self, algorithm: Any) -> None:
         self.replay, self._algorithm = algorithm.replay, algorithm
 
     def add_sample(self, episode: Any, progress: float) -> None:
-        """One rollout [steps, 1], as `WholeEpisodes.each()` gives it; `progress`, from 0 to 1: how much of the run was
-        over before it, which exploration goes by."""
+        """Add one rollout [steps, 1] of `WholeEpisodes.each()`.
+
+        `progress`, from 0 to 1, is the finished share of the run, which determines exploration.
+        """
         self._algorithm.keep(episode, progress)
 
     @property
     def size(self) -> int:
-        """Env steps."""
+        """Number of stored env steps."""
         return len(self.replay)
 
 
 class Agent(mv.LoadedPolicy):
-    """The policy as the document calls it: `agent.act(obs)` for one observation, or for a batch with a row per worker.
+    """Policy with the document's interface: `agent.act(obs)` for one observation or a batch with one row per worker.
 
-    A policy with memory remembers what it saw in the call before: give it the batch of all workers, not one
-    worker after another, and call `reset()` where episodes begin. `acting` is the policy itself.
+    A policy with memory keeps its state between calls: pass the batch of all workers, not one worker after another, and
+    call `reset()` when episodes start. `acting` is the policy itself.
     """
 
     def act(self, observation: Any, deterministic: bool = False, **more: Any) -> Any:
-        """Draw an action, as in the collection of rollouts; deterministic: the most likely one."""
+        """Sample an action, as in the collection of rollouts, or return the most likely one if `deterministic`."""
         return super().act(observation, deterministic, **more)
 
 
 class Learner:
-    """Envs, tasks, rollouts, and an algorithm that learns from them. `agent` acts: an `Agent`, or any policy."""
+    """Environments, tasks, rollouts, and the algorithm that learns from them. `agent` is an `Agent` or any policy."""
 
     def __init__(
         self,
@@ -87,36 +92,38 @@ class Learner:
         checked = {"max_rollouts_per_task": settings["episodes_per_task"], "num_train_tasks": settings["tasks"]}
         checked |= {"num_eval_tasks": settings["held_out_tasks"], "num_parallel_workers": settings["num_envs"]}
         self.init_env(**{**env, **checked})
-        self.algorithm = self._made(settings)
-        self.agent: Any = self._agent()
+        self.algorithm = self._make_algorithm(settings)
+        self.agent: Any = self._make_agent()
         self.policy_storage = PolicyStorage(self.algorithm)
         self._n_env_steps_total = self._n_rollouts_total = self._n_rollouts_dropped = 0
         rollouts = self.num_init_rollouts_pool + self.num_iters * self.num_rollouts_per_iter
         self.n_env_steps_total = rollouts * self.max_trajectory_len
-        self.collected: Any = None  # the last rollouts
+        self.collected: Any = None  # the most recent rollouts
         self._collectors: dict[mv.VectorEnv, mv.EpisodeCollector] = {}
 
-    def _made(self, settings: Mapping[str, Any]) -> Any:
-        """What `multiverse train` makes of the same config, but for the random actions: those are asked for here."""
+    def _make_algorithm(self, settings: Mapping[str, Any]) -> Any:
+        """Return the algorithm of `multiverse train`, without its random actions, which this class requests itself."""
         kind, env = algorithms.algorithm_class(settings["algorithm"]), self.train_env
         own = {field.name: settings[field.name] for field in fields(kind.Config) if field.name in settings}
         layers = {"hidden_sizes": tuple(own["hidden_sizes"])} if "hidden_sizes" in own else {}
         config = kind.Config(**{**own, **layers, "learning_starts": 0})
         return kind(config, env.observation_space, env.action_space, 1, self.seed)
 
-    def _agent(self) -> Agent:
+    def _make_agent(self) -> Agent:
         return Agent(self.algorithm.policy(), self.train_env.observation_space, self.train_env.action_space)
 
     @classmethod
     def from_config(cls, path: str | Path, **changes: Any) -> Learner:
-        """From a YAML file with the document's keys; `changes` replace keys of its sections: env={"num_…": 2}."""
+        """Create a learner from a YAML file with the document's keys. `changes` override keys: env={"num_…": 2}."""
         given = mv.read_config(path)
         if unknown := [name for name in changes if name not in given]:
-            raise mv.errors.InvalidRequest(f"{path} has no {', '.join(unknown)} to change: it has {', '.join(given)}")
+            raise mv.errors.InvalidRequest(
+                f"{path} has no section {', '.join(unknown)}; its sections are {', '.join(given)}"
+            )
         for section, change in changes.items():
             changed = {**given[section], **change} if isinstance(change, Mapping) else change
-            given = {**given, section: changed}  # of which no line of the file says anything
-        _settings(given)  # refuses what it does not know
+            given = {**given, section: changed}  # not a value of the file, hence without a line number
+        _settings(given)  # raises an error for unknown keys
         return cls(**given)
 
     def init_env(
@@ -129,8 +136,10 @@ class Learner:
         num_parallel_workers: int = 4,
         **kwargs: Any,
     ) -> None:
-        """`train_env`, `eval_env` and, for several workers, `train_env_parallel` (else None): all with the tasks that
-        the run's seed draws, once."""
+        """Create `train_env`, `eval_env` and, for several workers, `train_env_parallel` (else None).
+
+        All of them share the tasks that are drawn once from the seed of the run.
+        """
         counts = {"num_train_tasks": num_train_tasks, "num_eval_tasks": num_eval_tasks}
         self.train_env = make_env(env_name, max_rollouts_per_task, seed=self.seed, **counts, **kwargs)
         shared = {"tasks": (self.train_env.train_tasks, self.train_env.eval_tasks), **kwargs}
@@ -157,7 +166,7 @@ class Learner:
     def collect_rollouts_parallel(
         self, num_rollouts: int, random_actions: bool = False, parallel_env: Any = None
     ) -> int:
-        """So many rollouts into `policy_storage`; returns their env steps. Without `parallel_env` one after another."""
+        """Collect rollouts, sequentially without `parallel_env`, into `policy_storage`; return their env steps."""
         envs = self._alone if parallel_env is None else parallel_env.engine
         collector = self._collectors.setdefault(envs, mv.EpisodeCollector(envs, self._train_plan))
         collector.collected = self._n_rollouts_total
@@ -172,7 +181,7 @@ class Learner:
         return self.collected.env_steps
 
     def collect_initial_pool(self) -> None:
-        """Random actions, until there is as much as so many whole rollouts have."""
+        """Collect as many env steps with random actions as `num_init_rollouts_pool` rollouts of full length have."""
         if self.num_init_rollouts_pool > 0:
             print("Collecting initial pool of data..")
         while self._n_env_steps_total < self.num_init_rollouts_pool * self.max_trajectory_len:
@@ -181,47 +190,50 @@ class Learner:
 
     # -- learning --------------------------------------------------------------------------------------------------
     def train(self) -> None:
-        """The whole run: the initial pool, then rollouts and updates in turn."""
+        """Run the whole training: the initial pool, then rollouts and updates in alternation."""
         self._start_training()
         self.collect_initial_pool()
         while self._n_env_steps_total < self.n_env_steps_total:
             env_steps = self.collect_rollouts_parallel(
                 num_rollouts=self.num_rollouts_per_iter, parallel_env=self.train_env_parallel
             )
-            per_step = isinstance(self.updates, float)  # a fraction: of the env steps
+            per_step = isinstance(self.updates, float)  # a float is a number of updates per env step
             self.log_train_stats(self.update(math.ceil(self.updates * env_steps) if per_step else self.updates))
 
     def _start_training(self) -> None:
         self._n_iters = 0
 
     def update(self, num_updates: int) -> dict[str, float]:
-        """So many gradient steps from `policy_storage`; returns what they tell, in the mean."""
+        """Take gradient steps on samples of `policy_storage`; return their mean metrics."""
         report = self.algorithm.learn(num_updates)
-        self.agent = self._agent()
+        self.agent = self._make_agent()
         return dict(report.metrics)
 
     def log_train_stats(self, train_stats: Mapping[str, float]) -> None:
-        """A line; every `log_interval` iterations also what the held-out tasks say."""
+        """Print a progress line; every `log_interval` iterations also evaluate on the held-out tasks."""
         if self.collected is None:
-            raise mv.errors.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
+            raise mv.errors.InvalidRequest("no rollouts have been collected: call collect_rollouts_parallel() first")
         self._n_iters = getattr(self, "_n_iters", 0) + 1
-        told = ", ".join(f"{name} {value:.3g}" for name, value in train_stats.items())
+        metrics = ", ".join(f"{name} {value:.3g}" for name, value in train_stats.items())
         when = f"{self._n_env_steps_total:,} env steps"
-        print(f"{when} | train tasks {_each(self.collected.returns_per_episode.mean(axis=0), '.1f')} | {told}")
+        train_returns = _format_episodes(self.collected.returns_per_episode.mean(axis=0), ".1f")
+        print(f"{when} | train tasks {train_returns} | {metrics}")
         if self._n_iters % self.log_interval == 0:
-            found, success = self.evaluate()
-            rates = "" if success is None else f", success {_each(success, '.0%')}"
-            print(f"{when} | held-out tasks {_each(found, '.1f')}{rates}")
+            returns, success = self.evaluate()
+            rates = "" if success is None else f", success {_format_episodes(success, '.0%')}"
+            print(f"{when} | held-out tasks {_format_episodes(returns, '.1f')}{rates}")
 
     def _train_plan(self, attempt: int, number: int) -> mv.ResetRequest:
-        """Every rollout has a train task, each as likely."""
+        """Reset plan of training: a uniformly drawn training task for every rollout."""
         drawn = mv.DrawnTasks(self.seed, range(len(self.train_tasks)))(attempt, number)
         return replace(drawn, task=self.train_tasks[drawn.task])
 
-    # -- what they say -----------------------------------------------------------------------------------------------
+    # -- evaluation and timing ---------------------------------------------------------------------------------------
     def evaluate(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """([k] mean return, [k] success rate or None) of each of the k episodes, on every held-out task once, without
-        noise. Without held-out tasks: on the train tasks."""
+        """Evaluate once on every held-out task, or training task if there are none, without exploration noise.
+
+        Returns ([k] mean returns, [k] success rates or None), one value for each of the k episodes.
+        """
         tasks = self.eval_tasks if len(self.eval_tasks) else self.train_tasks
 
         def plan(attempt: int, number: int) -> mv.ResetRequest:
@@ -229,19 +241,19 @@ class Learner:
             return replace(drawn, task=tasks[drawn.task])
 
         random = isinstance(self.agent, mv.RandomPolicy)
-        found = mv.EpisodeCollector(self._evaluating, plan).collect(self._policy, len(tasks), explore=random)
-        return found.returns_per_episode.mean(axis=0), found.success_rates
+        collected = mv.EpisodeCollector(self._evaluating, plan).collect(self._policy, len(tasks), explore=random)
+        return collected.returns_per_episode.mean(axis=0), collected.success_rates
 
     def time_split(self) -> str:
-        """Where the time of the last rollouts went, and what the bottleneck is."""
+        """Return the shares of time of the most recent rollouts, and the bottleneck."""
         if self.collected is None:
-            raise mv.errors.InvalidRequest("no rollouts have been collected yet: collect_rollouts_parallel() first")
+            raise mv.errors.InvalidRequest("no rollouts have been collected: call collect_rollouts_parallel() first")
         shares = self.collected.seconds.share()
         split = ", ".join(f"{phase} {share:.0%}" for phase, share in shares.items())
         return f"{split}; {self.collected.seconds.bottleneck()}"
 
     def close(self) -> None:
-        """End every worker; twice without harm."""
+        """Stop all workers. Calling this method again has no effect."""
         for envs in (self._alone, self._evaluating, self.train_env_parallel):
             if envs is not None:
                 envs.close()
@@ -256,10 +268,12 @@ class Learner:
 def _settings(sections: Mapping[str, Any]) -> dict[str, Any]:
     kind = (sections.get("env") or {}).get("env_type")
     if kind != "meta":
-        raise mv.errors.InvalidRequest(f"env_type={kind!r}: this learner is for 'meta'; `multiverse train` for others")
+        raise mv.errors.InvalidRequest(
+            f"env_type={kind!r} is not supported: expected 'meta'; use `multiverse train` for others"
+        )
     return mv.rollout_settings(sections)
 
 
-def _each(numbers: Any, how: str) -> str:
-    """Of the first episode of a task, of the second, …"""
-    return " → ".join(format(float(one), how) for one in numbers)
+def _format_episodes(numbers: Any, spec: str) -> str:
+    """Format the values of the first episode of a task, the second, …"""
+    return " → ".join(format(float(number), spec) for number in numbers)

@@ -1,1 +1,1 @@
-"""The document's module paths; what they hold is `multiverse` under the document's names."""
+"""Module paths of the document; the modules give parts of `multiverse` the document's names."""

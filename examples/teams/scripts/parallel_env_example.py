@@ -1,11 +1,12 @@
-"""Today this is `multiverse train BoxJump-v0 --algorithm taac --executor process`: here with the document's flags.
+"""TAAC with true parallelism and the document's flags. In multiverse:
+`multiverse train BoxJump-v0 --algorithm taac --executor process`.
 
 python scripts/parallel_env_example.py --config configs/boxjump.yaml --num_processes 8            # in examples/teams
 python scripts/parallel_env_example.py --config configs/boxjump.yaml --render
 python scripts/parallel_env_example.py --config configs/boxjump.yaml --model_path files/Models/boxjump/best_model.pth
 
-Every process has its own envs, with seeds of their own, and a copy of the policy, which plays whole episodes; what
-comes of them is put together here, where the update is, and the new weights go out to all processes before the next.
+Every process has its own environments and seeds, and a copy of the policy that plays whole episodes. This process
+collects their experience, updates the policy, and sends the new weights to all processes before the next episodes.
 """
 
 from __future__ import annotations
@@ -25,55 +26,65 @@ import multiverse as mv
 from examples.teams.gpus import gpu_of, visible_gpus
 from examples.teams.parallel_environments import ParallelEnvironmentManager
 from examples.teams.settings import Settings, settings_from
-from examples.teams.train_taac import INTERRUPTED, REFUSED, configured, known_model, tell, train, which_of
+from examples.teams.train_taac import (
+    INTERRUPTED,
+    REFUSED,
+    configured,
+    existing_model,
+    print_evaluation,
+    train,
+    which_of,
+)
 
 Arguments = tuple[int, Mapping[str, Any] | Settings, str | None, int | None, bool]
-"""process_id, config, model_path, gpu_id, render."""
+"""(process_id, config, model_path, gpu_id, render)"""
 
 
 def run_single_episode(args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One episode of one env: (statistics, experience by agent). Its seed is the process's own.
+    """Play one episode; return (statistics, experience by agent). The seed is the process id.
 
-    With a model its policy plays; without, every action is as likely. Both draw. A policy acts on the CPU, in numpy,
-    whatever the GPU.
+    Actions are sampled from the policy of the model or, without a model, uniformly. The policy acts on the CPU, in
+    numpy; `gpu_id` is only reported.
     """
     process_id, config, model_path, gpu_id, render = args
     settings = config if isinstance(config, Settings) else settings_from(config)
     policies: Any = None
     if model_path is not None:
-        policies = mv.load(model := known_model(model_path), which=which_of(model))
+        policies = mv.load(model := existing_model(model_path), which=which_of(model))
     kwargs = {**settings.environment.env_kwargs, **({"render_mode": "human"} if render else {})}
     rng, steps = np.random.default_rng(process_id), 0
     if policies is not None:
         policies.reset(seed=process_id)
     with ParallelEnvironmentManager(settings.environment.name, kwargs, 1) as manager:
-        (seen,) = manager.reset_all(seed=process_id)
+        (observations,) = manager.reset_all(seed=process_id)
         names = ("observations", "actions", "rewards", "dones")
         experience: dict[str, Any] = {agent: {name: [] for name in names} for agent in manager.agents}
         while acting := manager.acting(0):
             spaces = {agent: manager.engine.single_action_space(agent) for agent in acting}
-            drawn = {agent: int(rng.integers(space.n) + space.start) for agent, space in spaces.items()}
-            actions = drawn if policies is None else policies.act(seen, deterministic=False)
+            random_actions = {agent: int(rng.integers(space.n) + space.start) for agent, space in spaces.items()}
+            actions = random_actions if policies is None else policies.act(observations, deterministic=False)
             (outcome,) = manager.step_all([actions])
             for agent in acting:
                 done = outcome.terminations[agent] or outcome.truncations[agent]
-                row = (seen[agent], actions[agent], outcome.rewards[agent], done)
+                row = (observations[agent], actions[agent], outcome.rewards[agent], done)
                 for name, value in zip(names, row):
                     experience[agent][name].append(value)
-            seen, steps = {agent: outcome.observations[agent] for agent in manager.acting(0)}, steps + 1
-    stacked = {agent: {name: np.array(rows) for name, rows in of.items()} for agent, of in experience.items()}
-    returns = {agent: float(of["rewards"].sum()) for agent, of in stacked.items()}
-    told = {"process_id": process_id, "gpu_id": gpu_id, "steps": steps, "returns": returns}
-    return {**told, "team_return": sum(returns.values())}, stacked
+            observations, steps = {agent: outcome.observations[agent] for agent in manager.acting(0)}, steps + 1
+    stacked = {agent: {name: np.array(rows) for name, rows in columns.items()} for agent, columns in experience.items()}
+    returns = {agent: float(columns["rewards"].sum()) for agent, columns in stacked.items()}
+    statistics = {"process_id": process_id, "gpu_id": gpu_id, "steps": steps, "returns": returns}
+    return {**statistics, "team_return": sum(returns.values())}, stacked
 
 
 def parser() -> argparse.ArgumentParser:
-    flags = argparse.ArgumentParser(description="Trains TAAC with true parallelism.", allow_abbrev=False)
+    flags = argparse.ArgumentParser(description="Train TAAC with true parallelism.", allow_abbrev=False)
     flags.add_argument("--config", type=Path, required=True)
-    flags.add_argument("--num_processes", type=int, default=4, metavar="N", help="(default: 4)")
-    flags.add_argument("--episodes", type=int, metavar="N", help="of all processes together, in place of the config's")
-    flags.add_argument("--render", action="store_true", help="watch it, in one process")
-    flags.add_argument("--model_path", help="begin with what was learned there")
+    flags.add_argument(
+        "--num_processes", type=int, default=4, metavar="N", help="number of worker processes (default: 4)"
+    )
+    flags.add_argument("--episodes", type=int, metavar="N", help="total number of episodes (default: from the config)")
+    flags.add_argument("--render", action="store_true", help="show the environment, in one process")
+    flags.add_argument("--model_path", help="model whose weights are the initial weights")
     flags.add_argument("--seed", type=int, default=0)
     flags.set_defaults(env=None, num_parallel=None)
     return flags
@@ -82,19 +93,19 @@ def parser() -> argparse.ArgumentParser:
 def train_in_parallel(flags: argparse.Namespace) -> mv.Run:
     settings, processes = configured(flags), flags.num_processes
     if processes < 1:
-        raise mv.errors.InvalidRequest(f"--num_processes {processes}: at least 1")
+        raise mv.errors.InvalidRequest(f"--num_processes: expected at least 1, got {processes}")
     if flags.render:
-        print("Rendering: one process, this one")
+        print("Rendering in one process")
         return train(replace(settings, training=replace(settings.training, num_parallel=1)), flags.seed, render=True)
     gpus = visible_gpus()
     print(f"{processes} processes; learning on {gpu_of(0, gpus)}")
-    several = replace(settings.training, num_parallel=max(processes, settings.training.num_parallel))
-    how = {"executor": "process", "workers": processes, "device": "cuda" if gpus else "cpu"}
-    return train(replace(settings, training=several), flags.seed, **how)
+    training = replace(settings.training, num_parallel=max(processes, settings.training.num_parallel))
+    options = {"executor": "process", "workers": processes, "device": "cuda" if gpus else "cpu"}
+    return train(replace(settings, training=training), flags.seed, **options)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 2 for a bad argument, 130 after Ctrl-C."""
+    """Run the script; return the exit status: 0, 2 for an invalid argument, 130 for Ctrl-C."""
     flags = parser().parse_args(arguments)
     try:
         run = train_in_parallel(flags)
@@ -104,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except mv.MultiverseError as error:
         print(f"parallel_env_example.py: {error}", file=sys.stderr)
         return REFUSED
-    tell(run)
+    print_evaluation(run)
     return 0
 
 

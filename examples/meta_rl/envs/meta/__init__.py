@@ -1,1 +1,1 @@
-"""Envs with tasks."""
+"""Environments with tasks."""

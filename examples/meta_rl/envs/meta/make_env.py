@@ -1,11 +1,13 @@
-"""Today this is `mv.MetaEpisode(gymnasium.make("multiverse/AntDir-v0"), 2)` and `mv.make_vec(…, tasks=tasks)`.
+"""Environments with tasks, created with the document's functions.
+
+In multiverse: `mv.MetaEpisode(gymnasium.make("multiverse/AntDir-v0"), 2)` and `mv.make_vec(…, tasks=tasks)`.
 
     from envs.meta.make_env import make_env, make_parallel_env         # in examples/meta_rl
     env = make_env("AntDir-v0", 2, seed=1, num_train_tasks=50, num_eval_tasks=20)
     parallel_env = make_parallel_env("AntDir-v0", 2, num_workers=4, seed=1, num_train_tasks=50, num_eval_tasks=20)
 
-Both have `train_tasks` and `eval_tasks`: drawn from the seed, none in both. All envs of a run must share one list: give
-them the same seed or, as `Learner.init_env` does, the list itself (`tasks=`).
+Both have disjoint `train_tasks` and `eval_tasks`, drawn from the seed. All environments of a run must share the same
+tasks: pass the same seed or, as `Learner.init_env` does, the tasks themselves (`tasks=`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ..parallel_env_manager import ParallelEnvManager
 from .wrappers import VariBadWrapper
 
 Tasks = tuple[Sequence[Any], Sequence[Any]]
-"""Train and eval."""
+"""(training tasks, evaluation tasks)"""
 
 
 def make_env(
@@ -36,9 +38,9 @@ def make_env(
     tasks: Tasks | None = None,
     **kwargs: Any,
 ) -> VariBadWrapper:
-    """One env; `kwargs` are its own. Without a number of train tasks it has none, and draws one for every rollout."""
+    """Return one env; `kwargs` are passed to it. With `num_train_tasks=0` it draws a task for every rollout."""
     env = _build(env_name, episodes_per_task, oracle, kwargs)
-    env.train_tasks, env.eval_tasks = tasks or _drawn(env, seed, num_train_tasks, num_eval_tasks)
+    env.train_tasks, env.eval_tasks = tasks or _draw_tasks(env, seed, num_train_tasks, num_eval_tasks)
     env.reset(seed=seed)
     return env
 
@@ -46,23 +48,28 @@ def make_env(
 def make_parallel_env(
     env_id: str, episodes_per_task: int, num_workers: int, seed: int | None = None, oracle: bool = False, **kwargs: Any
 ) -> ParallelEnvManager:
-    """As many of them, each in a worker process of its own."""
-    named = ("num_train_tasks", "num_eval_tasks", "tasks")
-    about_tasks, own = {k: kwargs[k] for k in named if k in kwargs}, {k: v for k, v in kwargs.items() if k not in named}
-    one = make_env(env_id, episodes_per_task, seed, oracle=oracle, **about_tasks, **own)
-    manager = ParallelEnvManager([functools.partial(_build, env_id, episodes_per_task, oracle, own)] * num_workers)
-    manager.train_tasks, manager.eval_tasks = one.train_tasks, one.eval_tasks
+    """Return `num_workers` environments, each in its own worker process."""
+    task_options = ("num_train_tasks", "num_eval_tasks", "tasks")
+    task_kwargs, env_kwargs = (
+        {k: kwargs[k] for k in task_options if k in kwargs},
+        {k: v for k, v in kwargs.items() if k not in task_options},
+    )
+    env = make_env(env_id, episodes_per_task, seed, oracle=oracle, **task_kwargs, **env_kwargs)
+    manager = ParallelEnvManager(
+        [functools.partial(_build, env_id, episodes_per_task, oracle, env_kwargs)] * num_workers
+    )
+    manager.train_tasks, manager.eval_tasks = env.train_tasks, env.eval_tasks
     manager.reset(seed=seed)
     return manager
 
 
 def _build(env_name: str, episodes_per_task: int, oracle: bool, kwargs: dict[str, Any]) -> VariBadWrapper:
-    """Where the env will run. The document's names are ids of ours; any other id with the hooks for tasks will do."""
+    """Build the env in the process that runs it. `env_name`: one of the document, or any id of an env with tasks."""
     name = f"multiverse/{env_name}" if env_name in envs.WITH_TASKS else env_name
     return VariBadWrapper(gym.make(name, **kwargs), episodes_per_task, oracle)
 
 
-def _drawn(env: VariBadWrapper, seed: int | None, num_train: int, num_eval: int) -> Tasks:
+def _draw_tasks(env: VariBadWrapper, seed: int | None, num_train: int, num_eval: int) -> Tasks:
     if not num_train and not num_eval:
         return [], []
     return mv.draw_tasks(env, num_train, num_eval, 0 if seed is None else seed)

@@ -1,4 +1,4 @@
-"""Today this is `mv.MetaEpisode(env, episodes_per_task)`: k episodes of one task as one, under the document's name."""
+"""`VariBadWrapper`, the document's name of `mv.MetaEpisode(env, episodes_per_task)`: k episodes of one task as one."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ import multiverse as mv
 
 
 class VariBadWrapper(mv.MetaEpisode):
-    """A done flag is appended to observations where there are several episodes, the task where there is an `oracle`;
-    Box actions are in [-1, 1]."""
+    """Wrapper that plays k episodes of one task as one episode, with Box actions in [-1, 1].
+
+    A done flag is appended to observations if k > 1, and the task if `oracle` is set.
+    """

@@ -1,4 +1,4 @@
-"""Today this is a policy's memory: the document's three architectures, by name."""
+"""The document's three agent architectures. In multiverse: the `memory` setting of algorithms."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import StrEnum
 
 
 class AGENT_ARCHS(StrEnum):  # noqa: N801  the document's name
-    """What acts and what values it: with a memory, or by what is seen now alone. Rollouts are collected alike."""
+    """Architectures of actor and critic, with or without memory. The collection of rollouts does not depend on them."""
 
-    Markov = "mlp"  # neither remembers
-    Memory = "memory"  # both do, in networks of their own
-    Memory_Markov = "memory-markov"  # the critic does, the actor does not
+    Markov = "mlp"  # actor and critic without memory
+    Memory = "memory"  # actor and critic with separate memories
+    Memory_Markov = "memory-markov"  # only the critic has a memory

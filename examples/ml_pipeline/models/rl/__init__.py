@@ -1,1 +1,1 @@
-"""Of the document's module paths."""
+"""Part of the document's module paths."""

@@ -1,1 +1,1 @@
-"""`ppo_trainer`: the document's trainer."""
+"""`ppo_trainer`: trainer of the document."""

@@ -1,6 +1,6 @@
-"""Today this is an `mv.Hook` given to `multiverse.train`: here the caller takes a training one rollout at a time.
+"""Training one rollout at a time, under the caller's control. In multiverse, pass an `mv.Hook` to `mv.train` instead.
 
-`mv.train` has a loop of its own. It runs in a thread that waits, after every update, until the next one is asked for.
+`mv.train` runs its own loop, here in a thread that waits after every update until the next one is requested.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import multiverse as mv
 
 
 class Rollouts(mv.Hook):
-    """`begin(hook)` is a whole training with this hook."""
+    """Hook that stops a training after every update. `begin(hook)` runs the whole training with this hook."""
 
     def __init__(self, begin: Callable[[mv.Hook], mv.Run]) -> None:
-        self._updates: SimpleQueue[dict[str, Any] | None] = SimpleQueue()  # None: there will be no more
-        self._go_on: SimpleQueue[bool] = SimpleQueue()
+        self._updates: SimpleQueue[dict[str, Any] | None] = SimpleQueue()  # None: training has ended
+        self._requests: SimpleQueue[bool] = SimpleQueue()
         self._run: Future[mv.Run] = Future()
-        self._under_way, self._completed = True, []
+        self._running, self._completed = True, []
         threading.Thread(target=self._train, args=(begin,), daemon=True, name="PPOTrainer").start()
 
     def next(self) -> dict[str, Any]:
-        """What the next rollout and its update brought. After Ctrl-C the one under way is still to be had."""
-        if not self._under_way:
-            self._go_on.put(True)
-        self._under_way = True
+        """Return statistics of the next rollout and update. After Ctrl-C, the current rollout is still available."""
+        if not self._running:
+            self._requests.put(True)
+        self._running = True
         update = self._updates.get()
         if update is None:
             self._updates.put(None)
-            raise self._run.exception() or RuntimeError("the training has ended")
-        self._under_way = False
+            raise self._run.exception() or RuntimeError("training has ended")
+        self._running = False
         return update
 
     def end(self) -> mv.Run:
-        """The run, evaluated and saved, after the update under way."""
-        self._go_on.put(False)
+        """End training after the current update; return the run, evaluated and saved."""
+        self._requests.put(False)
         return self._run.result()
 
     # -- in the thread -------------------------------------------------------------------------------------------
@@ -56,16 +56,16 @@ class Rollouts(mv.Hook):
 
     def on_update(self, trainer: Any, report: Any) -> None:
         self._updates.put(statistics(self._completed, trainer))
-        if not self._go_on.get():
-            trainer.stop("closed by its caller")
+        if not self._requests.get():
+            trainer.stop("closed by the caller")
 
 
 def statistics(completed: list[Any], trainer: Any) -> dict[str, Any]:
-    """One rollout under the document's names, and the metrics of its update: policy_loss, kl, clip_fraction …"""
-    nothing = float("nan")
+    """Return statistics of a rollout under the document's names, and the metrics of its update."""
+    missing = float("nan")
     return {
-        "reward": fmean(one.returned for one in completed) if completed else nothing,
-        "length": fmean(one.length for one in completed) if completed else nothing,
+        "reward": fmean(episode.returned for episode in completed) if completed else missing,
+        "length": fmean(episode.length for episode in completed) if completed else missing,
         "n_completed_episodes": len(completed),
         "n_envs": trainer.config.num_envs,
         "env_steps": trainer.clock.env_steps,

@@ -1,1 +1,1 @@
-"""`vec_env`: the document's vector env."""
+"""`vec_env`: vector environment of the document."""

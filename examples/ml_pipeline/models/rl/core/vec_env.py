@@ -1,11 +1,11 @@
-"""Today this is `multiverse.make_vec(env_fns)`: many envs in parallel, here under the document's name.
+"""Parallel environments with the document's name. In multiverse: `mv.make_vec(env_fns)`.
 
     from models.rl.core.vec_env import ParallelEnv                 # in examples/ml_pipeline
     env = ParallelEnv([make_env for _ in range(8)])
     observations, infos = env.reset(seed=42)                       # env i gets 42 + i
 
-A `gymnasium.vector.VectorEnv`: a step gives five results, and an ended episode's successor has begun in the same step;
-the last observation is in `infos["final_obs"]`.
+`ParallelEnv` is a `gymnasium.vector.VectorEnv`: `step` returns five results. When an episode ends, the next one starts
+in the same step, and the last observation is in `infos["final_obs"]`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ StartMethod = Literal["spawn", "fork", "forkserver"]
 
 
 class ParallelEnv(gym.vector.VectorWrapper):
-    """One env for each callable (lambdas, closures and local classes included), stepped side by side. `close` it.
+    """Vector env with one env per callable (lambdas, closures and local classes included), stepped in parallel.
 
     Args:
-        env_fns: each builds one env, where that env will run.
-        start_method: how worker processes are started. None: forkserver, and no processes at all where the envs are so
-            cheap that processes would slow them down.
+        env_fns: Callables that each build one env, in the process that runs it.
+        start_method: Start method of the worker processes. None: forkserver, or no processes if the envs are so cheap
+            that processes would slow them down.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], start_method: StartMethod | None = None) -> None:
@@ -38,10 +38,10 @@ class ParallelEnv(gym.vector.VectorWrapper):
 
     @property
     def n_envs(self) -> int:
-        """How many."""
+        """Number of environments."""
         return self.engine.num_envs
 
     @property
     def plan(self) -> mv.Plan:
-        """How they run, and why."""
+        """Executor and workers of the environments, and the reason for them."""
         return self.engine.plan
