@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 import multiverse as mv
@@ -18,6 +17,7 @@ from multiverse.core.failures import FailureOptions
 from multiverse.core.layout import Field
 from multiverse.vector.opening import VectorOptions, open_envs
 from tests.envs import Walk
+from tests.processes import has_not_ended
 from tests.training.small_runs import SMALL
 from tests.vector.configurations import ALL, Configuration, over
 from tests.vector.conftest import worker_processes
@@ -62,7 +62,7 @@ def test_worker_killed_before_bind_is_reported_and_leaves_nothing(method: Any, o
     with open_envs(Walk, 4, options) as opened:
         victim = next(one for one in worker_processes() if one not in before)
         victim.kill()
-        while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:  # a forked worker is not reaped here
+        while has_not_ended(victim):  # a forked worker is not reaped here
             os.sched_yield()
         with pytest.raises(mv.errors.WorkerDied, match="SIGKILL during start"):
             opened.bind()

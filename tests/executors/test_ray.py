@@ -145,7 +145,10 @@ nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 import multiverse as mv
 
 def alive(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 class Lose(mv.Hook):
     def on_update(self, trainer, report):
