@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import multiverse as mv
@@ -22,3 +24,6 @@ def test_hanging_constructor_is_an_error_that_shows_where(make: Make, config: Co
     if config is THREAD:  # it cannot be killed; let it continue
         gate.wait_for_arrival()
         gate.open()
+        for thread in threading.enumerate():
+            if thread.name.startswith("multiverse-worker"):
+                thread.join(10)
