@@ -71,7 +71,7 @@ class PettingZooTurnEnv(PettingZooEnv):
         return True, nonempty_infos(infos)
 
     def _update_present(self, agents: Sequence[str]) -> None:
-        """Write agents that join during an episode, and ends of agents that leave without a step of their own."""
+        """Write agents that join during an episode, and ends of agents that leave without taking a step."""
         self._present = list(agents)
         for row in self._rows:
             if row.alive != (row.agent in agents):

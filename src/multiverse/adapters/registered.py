@@ -52,7 +52,7 @@ class Registered:
         """Add them to this process's registry."""
         _LOST.update(self.lost)
         if self.specs:
-            # A module named by an entry point registers its own ids again when it is imported, which is no problem.
+            # A module named by an entry point registers its own ids again when it is imported, which does no harm.
             warnings.filterwarnings("ignore", message=".*Overriding environment .* already in registry")
         for name, data in self.in_main.items():
             try:

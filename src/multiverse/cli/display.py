@@ -293,13 +293,13 @@ def printed_above(console: Console, drawing: AbstractContextManager[Any]) -> Ite
         fcntl.ioctl(workers_end, termios.TIOCSWINSZ, size)
 
     def print_lines(lines: bytes) -> None:
-        with suppress(Exception), drawing:  # after an error here nobody would read, and workers would block
+        with suppress(Exception), drawing:  # after an error here nothing would be read, and workers would block
             console.print(Text.from_ansi(lines.decode(errors="replace")), soft_wrap=True)
 
     def request(kind: bytes) -> bool:
         done.clear()
         os.write(request_writer, kind)  # closing the pipe would not do: processes that an env forked have it, too
-        return done.wait(2 * FLUSH_S)  # False if the thread is blocked by a terminal that nobody reads
+        return done.wait(2 * FLUSH_S)  # False if the thread is blocked by a terminal that is not read
 
     done, own = threading.Event(), {source, request_reader, request_writer}
     arguments = (source, request_reader, print_lines, done)

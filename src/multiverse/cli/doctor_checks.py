@@ -63,7 +63,7 @@ NEEDED_BY = {
     "matplotlib": "plot, report",
     "pandas": "run.metrics()",
 }
-"""Purpose of packages whose names do not tell it."""
+"""Purpose of packages whose names do not show it."""
 
 _TORCH_QUERY = """
 import json, torch
