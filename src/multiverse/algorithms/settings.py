@@ -179,10 +179,10 @@ class OffPolicyConfig(Settings):
         32, "With `memory`: number of units of the layer between the observation and the cell.", at_least=1
     )
     action_embedding: int = setting(
-        8, "Number of units between the previous action and the cell; 0: the previous action is not an input.", at_least=0
+        8, "Number of units between the previous action and the cell; 0: it is not an input.", at_least=0
     )
     reward_embedding: int = setting(
-        8, "Number of units between the previous reward and the cell; 0: the previous reward is not an input.", at_least=0
+        8, "Number of units between the previous reward and the cell; 0: it is not an input.", at_least=0
     )
 
     def __post_init__(self) -> None:
