@@ -256,3 +256,12 @@ def test_reading_and_building_import_nothing_named_in_the_file(tmp_path: Path) -
     finally:
         sys.path.remove(str(tmp_path))
     assert config.env == "harmful_module:make" and "harmful_module" not in sys.modules
+
+
+def test_old_import_of_config_for_works_with_a_warning() -> None:
+    from multiverse.training.config import resolve, train_config
+
+    with pytest.warns(DeprecationWarning, match=r"config_for is now in multiverse\.training\.config\.resolve"):
+        assert train_config.config_for is resolve.config_for  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = train_config.no_such_name  # type: ignore[attr-defined]

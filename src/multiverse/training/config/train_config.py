@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from multiverse.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, algorithm_class, known_name
 from multiverse.algorithms.capabilities import RunRequirements
@@ -20,9 +21,6 @@ from multiverse.core.settings import check_bounds, setting
 from multiverse.rollouts.self_play import Choice
 from multiverse.training.config.budget import Budget
 from multiverse.training.config.build import build
-
-if TYPE_CHECKING:
-    pass
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 DEFAULT_ENV_STEPS = 100_000
@@ -314,3 +312,13 @@ def budget_of(settings: Mapping[str, Any]) -> Budget:
 
 
 RUN_SETTINGS = frozenset(field.name for field in dataclasses.fields(TrainConfig)) - {"settings"}
+
+
+def __getattr__(name: str) -> Any:
+    """Old place of `config_for`, for one version."""
+    if name != "config_for":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from multiverse.training.config import resolve
+
+    warnings.warn(f"{name} is now in {resolve.__name__}", DeprecationWarning, stacklevel=2)
+    return resolve.config_for
